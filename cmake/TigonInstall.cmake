@@ -1,0 +1,17 @@
+# `cmake --install`: headers, both libraries, the program, pkg-config file and licence. tigon.pc finds its prefix from where it lies.
+install(TARGETS tigon_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${PROJECT_BINARY_DIR}/libtigon.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tigon DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET tigon)
+  install(TARGETS tigon RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+file(RELATIVE_PATH TIGON_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" TIGON_PC_PREFIX ${TIGON_PC_PREFIX})
+set(TIGON_PC_DLPACK "")
+if(TIGON_DLPACK_EXTRA)
+  set(TIGON_PC_DLPACK " -I${TIGON_DLPACK_EXTRA}")
+endif()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tigon.pc.in ${PROJECT_BINARY_DIR}/tigon.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tigon.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,68 @@
+# libtigon.so and libtigon.a, from sources that are compiled once (core) and sources that are compiled once for each
+# instruction set with -DTIGON_ISA=<name> (src/*/cpu*.c and the GEMM micro-kernels).
+set(_folders base comm gpu rms_norm lightning_attention linear_cross_entropy moe linear)
+set(_globs ${_folders})
+list(TRANSFORM _globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1/*.c")
+file(GLOB _core CONFIGURE_DEPENDS ${_globs})
+set(_isa ${_core})
+list(FILTER _isa INCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
+list(FILTER _core EXCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
+
+set(_objects "")
+function(tigon_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${TIGON_DLPACK_EXTRA})
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+endfunction()
+
+if(_core)
+  tigon_add_objects(tigon_core ${_core})
+  list(APPEND _objects $<TARGET_OBJECTS:tigon_core>)
+endif()
+if(_isa)
+  foreach(isa ${TIGON_ISAS})
+    tigon_add_objects(tigon_isa_${isa} ${_isa})
+    target_compile_definitions(tigon_isa_${isa} PRIVATE TIGON_ISA=${isa})
+    target_compile_options(tigon_isa_${isa} PRIVATE -ffp-contract=fast ${TIGON_ISA_OPTIONS_${isa}})
+    list(APPEND _objects $<TARGET_OBJECTS:tigon_isa_${isa}>)
+  endforeach()
+endif()
+if(NOT _objects)
+  message(WARNING "src/ has no sources")
+  return()
+endif()
+
+# libtigon.so exports what src/tigon.map names.
+set(_map ${PROJECT_SOURCE_DIR}/src/tigon.map)
+add_library(tigon_shared SHARED ${_objects})
+set_target_properties(tigon_shared PROPERTIES OUTPUT_NAME tigon VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+                                              LINKER_LANGUAGE C LINK_DEPENDS ${_map})
+target_link_options(tigon_shared PRIVATE -Wl,--version-script=${_map} -Wl,--as-needed)
+if(NOT TIGON_SANITIZE)
+  target_link_options(tigon_shared PRIVATE -Wl,--no-undefined)
+endif()
+target_link_libraries(tigon_shared PRIVATE m Threads::Threads)
+
+# libtigon.a holds one relocatable object whose hidden symbols are local, so that it defines public names only.
+set(_relocatable ${PROJECT_BINARY_DIR}/tigon_relocatable.o)
+set(_archive ${PROJECT_BINARY_DIR}/libtigon.a)
+add_custom_command(
+  OUTPUT ${_archive}
+  COMMAND ${CMAKE_LINKER} -r -o ${_relocatable} ${_objects}
+  COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${_relocatable}
+  COMMAND ${CMAKE_COMMAND} -E rm -f ${_archive}
+  COMMAND ${CMAKE_AR} qcs ${_archive} ${_relocatable}
+  DEPENDS ${_objects}
+  COMMAND_EXPAND_LISTS VERBATIM
+  COMMENT "Linking one relocatable object into libtigon.a")
+add_custom_target(tigon_archive ALL DEPENDS ${_archive})
+add_library(tigon_static STATIC IMPORTED GLOBAL)
+set_target_properties(tigon_static PROPERTIES IMPORTED_LOCATION ${_archive}
+                                              INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${TIGON_DLPACK_EXTRA}"
+                                              INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
+add_dependencies(tigon_static tigon_archive)
+
+# The same objects with their hidden symbols, for tests of internals.
+add_library(tigon_internal STATIC EXCLUDE_FROM_ALL ${_objects})
+set_target_properties(tigon_internal PROPERTIES LINKER_LANGUAGE C)
+target_link_libraries(tigon_internal PUBLIC m Threads::Threads)

@@ -1,0 +1,16 @@
+# The program `tigon`: a client of the public headers and libtigon.a.
+file(GLOB _sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/tigon/*.c)
+find_path(TIGON_CJSON_INCLUDE_DIR cjson/cJSON.h)
+find_library(TIGON_CJSON_LIBRARY cjson)
+mark_as_advanced(TIGON_CJSON_INCLUDE_DIR TIGON_CJSON_LIBRARY)
+
+if(NOT _sources)
+  tigon_left_out("no program: apps/tigon has no sources")
+elseif(NOT TIGON_CJSON_INCLUDE_DIR OR NOT TIGON_CJSON_LIBRARY)
+  tigon_left_out("no program: cJSON is missing (Debian and Ubuntu: libcjson-dev)")
+else()
+  add_executable(tigon ${_sources})
+  target_include_directories(tigon PRIVATE ${TIGON_CJSON_INCLUDE_DIR})
+  target_link_options(tigon PRIVATE -Wl,--as-needed)
+  target_link_libraries(tigon PRIVATE tigon_static ${TIGON_CJSON_LIBRARY} m Threads::Threads)
+endif()
