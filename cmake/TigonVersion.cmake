@@ -1,10 +1,6 @@
 # The version has one place: include/tigon/version.h.
 set(_version_header ${CMAKE_CURRENT_SOURCE_DIR}/include/tigon/version.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_version_header})
-if(NOT EXISTS ${_version_header})
-  file(WRITE ${CMAKE_BINARY_DIR}/version.h "#define TIGON_VERSION_MAJOR 0\n#define TIGON_VERSION_MINOR 1\n#define TIGON_VERSION_PATCH 0\n")
-  set(_version_header ${CMAKE_BINARY_DIR}/version.h)
-endif()
 file(STRINGS ${_version_header} _lines REGEX "^#define TIGON_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
 foreach(part MAJOR MINOR PATCH)
   if(NOT _lines MATCHES "#define TIGON_VERSION_${part} ([0-9]+)")
