@@ -1,0 +1,109 @@
+/*
+ * Tigon base interface: status codes, errors, execution settings, contexts.
+ *
+ * Every operation has the shape
+ *
+ *     tigon_status tigon_<op>(const tigon_exec *exec, const tigon_<op>_args *args);
+ *     tigon_status tigon_<op>_workspace(const tigon_exec *exec, const tigon_<op>_args *args, uint64_t *bytes);
+ *
+ * Contracts that hold for all of them:
+ * - The caller owns all memory. An operation never allocates, never synchronises with a device, never prints and never
+ *   ends the process. Scratch memory comes from exec->workspace; its size comes from the _workspace query.
+ * - Queries read shapes, dtypes, strides and options, never data: data pointers may be NULL in them. The answer is a
+ *   multiple of 256 bytes, 0 when nothing is needed, and never shrinks when the number of tokens grows.
+ * - Arguments are checked in full before anything is written. On failure nothing was written and tigon_last_error()
+ *   says which argument, what was expected and what came.
+ * - Values that only the data shows (an expert id out of range, say) are no failure: the operation returns TIGON_OK, its
+ *   header defines the result for those rows, and the context's record keeps the first such event.
+ * - Results have the same bits whatever the number of threads.
+ * - Operations may run concurrently from several threads, each with its own workspace.
+ * - Struct growth: the first member of every struct is its size in bytes, set by the caller to sizeof. Members past
+ *   that size read as zero, and zero always means the default. A larger size whose extra bytes are not all zero is
+ *   refused: the caller asks for something that this library does not know.
+ */
+#ifndef TIGON_BASE_H
+#define TIGON_BASE_H
+
+#include <dlpack/dlpack.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef TIGON_API
+#define TIGON_API __attribute__((visibility("default")))
+#endif
+
+typedef enum tigon_status {
+  TIGON_OK = 0,
+  TIGON_INVALID_ARGUMENT = 1, /* an argument breaks a rule of its header */
+  TIGON_UNSUPPORTED = 2,      /* valid, but this build or backend has no implementation of it */
+  TIGON_UNAVAILABLE = 3,      /* needs a device, driver or library that is not here */
+  TIGON_WORKSPACE = 4,        /* exec->workspace is missing, too small or not 64-byte aligned */
+  TIGON_DRIVER = 5,           /* the device driver reported an error */
+  TIGON_COMM = 6,             /* a peer failed or a transport broke */
+  TIGON_TIMEOUT = 7,          /* a wait for a peer ended without it */
+  TIGON_OUT_OF_MEMORY = 8,    /* tigon_context_create could not allocate */
+  TIGON_INTERNAL = 9          /* a defect of Tigon; please report it */
+} tigon_status;
+
+/* The status' name, such as "INVALID_ARGUMENT". Never NULL. */
+TIGON_API const char *tigon_status_string(tigon_status status);
+
+/* One line about the calling thread's last failure: "tigon_rms_norm: weight: expected shape (64), got (63)". Empty when
+ * no call failed yet. Valid until the thread's next failing call. */
+TIGON_API const char *tigon_last_error(void);
+
+/* "0.1.0" */
+TIGON_API const char *tigon_version(void);
+
+/* The instruction set that the CPU backend runs: "avx512", "avx2" or "generic". It is the best one that processor and
+ * operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the first call. */
+TIGON_API const char *tigon_cpu_isa(void);
+
+/* The number of threads that num_threads = 0 stands for: the processors this process may run on. */
+TIGON_API int32_t tigon_cpu_threads(void);
+
+/* A context owns what outlives a call. Create one a device; it may be shared by threads. */
+typedef struct tigon_context tigon_context;
+
+TIGON_API tigon_status tigon_context_create(DLDevice device, tigon_context **context);
+/* NULL is allowed. No operation may still use the context. */
+TIGON_API void tigon_context_destroy(tigon_context *context);
+
+/* The first bad value that an operation met in its data. */
+typedef struct tigon_record {
+  tigon_status code; /* TIGON_OK: nothing was recorded */
+  int32_t pe;        /* processing element that saw it, 0 without a team */
+  int64_t index;     /* position of the value in its tensor, in elements of a compact tensor */
+  int64_t value;     /* the value itself */
+  char op[40];       /* "tigon_moe" */
+  char argument[24]; /* "topk_ids" */
+} tigon_record;
+
+/* Copies the context's record. Returns its code, so TIGON_OK means that nothing was recorded. Thread-safe. */
+TIGON_API tigon_status tigon_check(tigon_context *context, tigon_record *record);
+/* Forgets the record, so that the next event is kept. */
+TIGON_API void tigon_clear(tigon_context *context);
+
+/* How and where an operation runs. NULL in place of a tigon_exec means all defaults: CPU, all threads, no workspace,
+ * no record. */
+typedef struct tigon_exec {
+  uint32_t size;            /* sizeof(tigon_exec) */
+  int32_t num_threads;      /* CPU: 0 = tigon_cpu_threads() */
+  DLDevice device;          /* all zero = CPU */
+  void *stream;             /* GPU stream; NULL on the CPU */
+  void *workspace;          /* 64-byte aligned; contents are undefined before and after a call */
+  uint64_t workspace_bytes; /* at least the _workspace query's answer for the same exec and args */
+  tigon_context *context;   /* keeps the record; NULL: bad values are handled in the same way, but not recorded */
+} tigon_exec;
+
+/* An ordered group of processing elements. This version runs on one, so args take NULL; anything else is refused with
+ * TIGON_UNSUPPORTED. */
+typedef struct tigon_team tigon_team;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,171 @@
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+/* "(4, *, 64)" */
+static const char *shape_text(char *text, size_t size, int ndim, const int64_t *shape) {
+  size_t used = 0;
+  for (int i = 0; i < ndim && used < size; i++) {
+    const char *separator = i ? ", " : "(";
+    const int wrote = shape[i] < 0 ? snprintf(text + used, size - used, "%s*", separator)
+                                   : snprintf(text + used, size - used, "%s%" PRId64, separator, shape[i]);
+    used += (size_t)wrote;
+  }
+  if (used < size) snprintf(text + used, size - used, ndim ? ")" : "()");
+  return text;
+}
+
+static const char *const kind_names[] = {"float32", "float16", "bfloat16", "int32", "int64"};
+
+static const char *kinds_text(char *text, size_t size, unsigned kinds) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int i = 0; i < 5 && used < size; i++)
+    if (kinds & 1u << i) used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", kind_names[i]);
+  return text;
+}
+
+static const char *type_text(char *text, size_t size, DLDataType type) {
+  static const char *const codes[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  const char *code = type.code < sizeof codes / sizeof *codes ? codes[type.code] : "type";
+  if (type.lanes == 1)
+    snprintf(text, size, "%s%d", code, type.bits);
+  else
+    snprintf(text, size, "%s%dx%d", code, type.bits, type.lanes);
+  return text;
+}
+
+static tigon_kind kind_of(DLDataType type) {
+  if (type.lanes != 1) return (tigon_kind)0;
+  if (type.code == kDLFloat && type.bits == 32) return TIGON_F32;
+  if (type.code == kDLFloat && type.bits == 16) return TIGON_F16;
+  if (type.code == kDLBfloat && type.bits == 16) return TIGON_BF16;
+  if (type.code == kDLInt && type.bits == 32) return TIGON_I32;
+  if (type.code == kDLInt && type.bits == 64) return TIGON_I64;
+  return (tigon_kind)0;
+}
+
+static void fail_shape(tigon_checker *check, const char *name, int ndim, const int64_t *shape, const DLTensor *tensor) {
+  char expected[128], got[128];
+  const int shown = tensor->ndim < 0 ? 0 : tensor->ndim > 8 ? 8 : tensor->ndim;
+  check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected shape %s, got %s%s",
+                             shape_text(expected, sizeof expected, ndim, shape),
+                             shape_text(got, sizeof got, tensor->shape ? shown : 0, tensor->shape),
+                             tensor->ndim > 8 ? " and more dimensions" : "");
+}
+
+/* Fills the view's shape and strides; false after a failure. */
+static bool check_shape(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned flags, int ndim,
+                        const int64_t *shape, tigon_view *view) {
+  if (tensor->ndim != ndim || !tensor->shape) {
+    fail_shape(check, name, ndim, shape, tensor);
+    return false;
+  }
+  int64_t compact = 1, elements = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    const int64_t extent = tensor->shape[i];
+    if (extent < 0 || (shape[i] >= 0 && extent != shape[i])) {
+      fail_shape(check, name, ndim, shape, tensor);
+      return false;
+    }
+    view->shape[i] = extent;
+    view->stride[i] = tensor->strides ? tensor->strides[i] : compact;
+    if (__builtin_mul_overflow(elements, extent, &elements) || elements > INT64_MAX / 8) {
+      check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected fewer than 2^60 elements");
+      return false;
+    }
+    if (__builtin_mul_overflow(compact, extent ? extent : 1, &compact)) compact = INT64_MAX;
+  }
+  for (int i = 0; i < ndim && elements > 0; i++) {
+    const bool last = i == ndim - 1;
+    if (view->shape[i] == 1) {
+      if (last) view->stride[i] = 1;
+      continue;
+    }
+    const int64_t stride = view->stride[i];
+    if (last && !(flags & TIGON_ANY_STRIDE) && stride != 1) {
+      check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                                 "expected a contiguous last dimension (stride 1), got stride %" PRId64, stride);
+      return false;
+    }
+    if ((flags & TIGON_OUTPUT) && stride == 0) {
+      check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                                 "expected an output without overlap, got stride 0 in dimension %d", i);
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool check_data(tigon_checker *check, const char *name, const DLTensor *tensor, tigon_view *view) {
+  if (tensor->device.device_type != kDLCPU) {
+    check->status =
+        tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected a CPU tensor (device type %d), got %d",
+                   (int)kDLCPU, (int)tensor->device.device_type);
+    return false;
+  }
+  if (check->query) return true;
+  const bool empty = tigon_elements(view) == 0;
+  if (!tensor->data && !empty) {
+    check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected data, got NULL");
+    return false;
+  }
+  view->data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
+  if (!empty && (uintptr_t)view->data % (uintptr_t)tigon_kind_bytes(view->kind)) {
+    check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                               "expected data aligned to its element size, got address %p", (void *)view->data);
+    return false;
+  }
+  return true;
+}
+
+tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned kinds,
+                              unsigned flags, int ndim, const int64_t *shape) {
+  const tigon_view absent = {.kind = TIGON_F32};
+  if (check->status != TIGON_OK) return absent;
+  if (!tensor) {
+    if (!(flags & TIGON_OPTIONAL))
+      check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected a tensor, got NULL");
+    return absent;
+  }
+  tigon_view view = {.kind = kind_of(tensor->dtype), .ndim = ndim, .shape = {1, 1, 1, 1, 1}};
+  if (!(view.kind & kinds)) {
+    char expected[64], got[32];
+    check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected dtype %s, got %s",
+                               kinds_text(expected, sizeof expected, kinds), type_text(got, sizeof got, tensor->dtype));
+    return absent;
+  }
+  if (!check_shape(check, name, tensor, flags, ndim, shape, &view)) return absent;
+  if (!check_data(check, name, tensor, &view)) return absent;
+  return view;
+}
+
+void tigon_check_that(tigon_checker *check, bool condition, const char *name, const char *format, ...) {
+  if (condition || check->status != TIGON_OK) return;
+  char message[256];
+  va_list args;
+  va_start(args, format);
+  (void)vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "%s", message);
+}
+
+void tigon_check_apart(tigon_checker *check, const char *name, const tigon_view *output, const char *other_name,
+                       const tigon_view *other) {
+  if (check->query || !tigon_present(output) || !tigon_present(other)) return;
+  if (tigon_elements(output) == 0 || tigon_elements(other) == 0) return;
+  tigon_check_that(check, output->data != other->data, name, "expected memory of its own, got that of %s", other_name);
+}
+
+void tigon_check_alone(tigon_checker *check, const tigon_team *team, const char *begin_name, int64_t begin) {
+  if (check->status != TIGON_OK) return;
+  if (team)
+    check->status = tigon_fail(TIGON_UNSUPPORTED, check->op, "team", "expected NULL: this version runs on one PE");
+  else if (begin != 0)
+    check->status = tigon_fail(TIGON_UNSUPPORTED, check->op, begin_name,
+                               "expected 0: this version has no shards, got %" PRId64, begin);
+}

@@ -1,0 +1,213 @@
+/*
+ * The packed product's inner part, compiled once per instruction set. For each block of k: A and B are packed to fp32
+ * panels, A as [m / MR][k][MR], B as [n / NR][k][NR], zero-filled past their rows; the micro-kernel multiplies one panel
+ * of each into an MR x NR piece of the C tile, held in registers over the block.
+ */
+#include "base/gemm.h"
+#include "base/vec.h"
+
+#if defined(__AVX512F__)
+enum { MR = 14, NV = 2 }; /* 28 accumulators of 32 registers */
+#elif defined(__AVX2__)
+enum { MR = 6, NV = 2 }; /* 12 of 16 */
+#elif defined(__aarch64__)
+enum { MR = 8, NV = 2 }; /* 16 of 32 */
+#else
+enum { MR = 6, NV = 2 };
+#endif
+enum { NR = NV * VF_LANES, KC = TIGON_GEMM_K };
+
+/* c (MR, NR) = or += a panel (k, MR) * b panel (k, NR) */
+static inline __attribute__((always_inline)) void micro(int64_t k, const float *a, const float *b, float *c, int64_t ld,
+                                                        bool first) {
+  vf sum[MR][NV];
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) sum[i][j] = vf_set(0.0f);
+  for (int64_t p = 0; p < k; p++) {
+    vf column[NV];
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) column[j] = vf_load(b + p * NR + j * VF_LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; i++) {
+      const vf row = vf_set(a[p * MR + i]);
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; j++) sum[i][j] += row * column[j];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++) {
+      float *to = c + i * ld + j * VF_LANES;
+      vf_store(to, first ? sum[i][j] : vf_load(to) + sum[i][j]);
+    }
+}
+
+static void micro_first(int64_t k, const float *a, const float *b, float *c, int64_t ld) {
+  micro(k, a, b, c, ld, true);
+}
+static void micro_next(int64_t k, const float *a, const float *b, float *c, int64_t ld) {
+  micro(k, a, b, c, ld, false);
+}
+
+#if VF_LANES == 16
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+enum { ROUNDS = 4 };
+#elif VF_LANES == 8
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+enum { ROUNDS = 3 };
+#else
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+enum { ROUNDS = 2 };
+#endif
+
+/* Square transpose in registers: each round interleaves the two halves of the list (a perfect shuffle). */
+static inline __attribute__((always_inline)) void transpose(vf v[VF_LANES]) {
+#pragma GCC unroll 4
+  for (int round = 0; round < ROUNDS; round++) {
+    vf next[VF_LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < VF_LANES / 2; i++) {
+      next[2 * i] = LOW_HALVES(v[i], v[i + VF_LANES / 2]);
+      next[2 * i + 1] = HIGH_HALVES(v[i], v[i + VF_LANES / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < VF_LANES; i++) v[i] = next[i];
+  }
+}
+
+static inline const char *stored_row(const tigon_matrix *x, int64_t row) {
+  return (const char *)x->data + (x->gather ? x->gather[row] : row) * x->stride * tigon_kind_bytes(x->kind);
+}
+
+/* VF_LANES x VF_LANES block: rows from[0 .. rows) at column k0, into to[k * width]. rows past the end are zeros. Stores whole
+ * vectors: what runs over the panel's width is written again by the next k's first block, or lands in the slack. */
+static inline __attribute__((always_inline)) void pack_block(float *to, int64_t width, const char *const *from,
+                                                             int64_t rows, tigon_kind kind, int64_t k0, int64_t k) {
+  vf v[VF_LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < VF_LANES; i++)
+    v[i] = i >= rows       ? vf_set(0.0f)
+           : k == VF_LANES ? vf_load_as(from[i], kind, k0)
+                           : vf_load_part(from[i], kind, k0, k);
+  transpose(v);
+  if (k == VF_LANES) {
+#pragma GCC unroll 16
+    for (int p = 0; p < VF_LANES; p++) vf_store(to + p * width, v[p]);
+  } else {
+    for (int p = 0; p < k; p++) vf_store(to + p * width, v[p]);
+  }
+}
+
+/* One panel (k, width) from an operand with k contiguous: rows [row, row + rows), rows <= width. */
+static inline __attribute__((always_inline)) void pack_rows(float *to, int width, const tigon_matrix *x,
+                                                            tigon_kind kind, int64_t row, int64_t rows, int64_t k0,
+                                                            int64_t k) {
+  const char *from[NR + VF_LANES];
+  for (int64_t i = 0; i < rows; i++) from[i] = stored_row(x, row + i);
+  for (int64_t p = 0; p < k; p += VF_LANES) {
+    const int64_t part = k - p < VF_LANES ? k - p : VF_LANES;
+    for (int i = (width - 1) / VF_LANES * VF_LANES; i >= 0; i -= VF_LANES) /* right to left: see pack_block */
+      pack_block(to + p * width + i, width, from + i, rows - i, kind, k0 + p, part);
+  }
+}
+
+/* One panel from an operand with rows contiguous. */
+static inline __attribute__((always_inline)) void pack_columns(float *to, int width, const tigon_matrix *x,
+                                                               tigon_kind kind, int64_t row, int64_t rows, int64_t k0,
+                                                               int64_t k) {
+  for (int64_t p = 0; p < k; p++) {
+    const char *from = stored_row(x, k0 + p);
+    for (int i = 0; i < width; i += VF_LANES) {
+      const int64_t part = rows - i;
+      vf_store(to + p * width + i, part >= VF_LANES ? vf_load_as(from, kind, row + i)
+                                                    : vf_load_part(from, kind, row + i, part > 0 ? part : 0));
+    }
+  }
+}
+
+static inline __attribute__((always_inline)) void pack_kind(float *to, int width, const tigon_matrix *x,
+                                                            tigon_kind kind, int64_t row, int64_t rows, int64_t k0,
+                                                            int64_t k) {
+  for (int64_t i = 0; i < rows; i += width, to += k * width) {
+    const int64_t part = rows - i < width ? rows - i : width;
+    if (x->transposed)
+      pack_columns(to, width, x, kind, row + i, part, k0, k);
+    else
+      pack_rows(to, width, x, kind, row + i, part, k0, k);
+  }
+}
+
+/* The kind is a constant in each call, so that the loops inside are free of branches. */
+static inline __attribute__((always_inline)) void pack(float *to, int width, const tigon_matrix *x, int64_t row,
+                                                       int64_t rows, int64_t k0, int64_t k) {
+  switch (x->kind) {
+  case TIGON_BF16:
+    pack_kind(to, width, x, TIGON_BF16, row, rows, k0, k);
+    break;
+  case TIGON_F16:
+    pack_kind(to, width, x, TIGON_F16, row, rows, k0, k);
+    break;
+  default:
+    pack_kind(to, width, x, TIGON_F32, row, rows, k0, k);
+    break;
+  }
+}
+
+static void pack_a(float *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k) {
+  pack(to, MR, x, row, rows, k0, k);
+}
+static void pack_b(float *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k) {
+  pack(to, NR, x, row, rows, k0, k);
+}
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+_Static_assert((int)TIGON_GEMM_N % (int)NR == 0, "a tile of B is whole panels");
+_Static_assert((int)MR <= (int)TIGON_GEMM_PAD && (int)MR <= (int)NR, "a tile of A may be padded to whole panels");
+
+void TIGON_ISA_FN(tigon_gemm_tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
+                                   float *scratch) {
+  const int64_t m_padded = round_up(m, MR), ld = round_up(n, NR);
+  float *tile = scratch;
+  float *b = tile + (TIGON_GEMM_M + TIGON_GEMM_PAD) * TIGON_GEMM_N;
+  float *a = b + TIGON_GEMM_N * KC;
+  for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += KC) {
+    const int64_t k = g->k - k0 < KC ? g->k - k0 : KC;
+    pack_a(a, &g->a, m0, m, k0, k);
+    pack_b(b, &g->b, n0, n, k0, k);
+    for (int64_t j = 0; j < ld; j += NR)
+      for (int64_t i = 0; i < m_padded; i += MR)
+        (k0 == 0 ? micro_first : micro_next)(k, a + i * k, b + j * k, tile + i * ld + j, ld);
+  }
+  g->epilogue(g->context, slot, m0, n0, m, n, tile, ld);
+}
+
+static void store_row(const tigon_gemm_store *s, int64_t row, int64_t n0, int64_t n, float *from) {
+  char *to = (char *)s->data + (row * s->stride + n0) * tigon_kind_bytes(s->kind);
+  const vf alpha = vf_set(s->alpha);
+  int64_t j = 0;
+  for (; j + VF_LANES <= n; j += VF_LANES) {
+    vf v = alpha * vf_load(from + j);
+    if (tigon_present(&s->bias)) v += vf_load_as(s->bias.data, s->bias.kind, n0 + j);
+    if (s->accumulate) v += vf_load_as(to, s->kind, j);
+    vf_store_as(to, s->kind, j, v);
+  }
+  if (j < n) {
+    vf v = alpha * vf_load(from + j);
+    if (tigon_present(&s->bias)) v += vf_load_part(s->bias.data, s->bias.kind, n0 + j, n - j);
+    if (s->accumulate) v += vf_load_part(to, s->kind, j, n - j);
+    vf_store_part(to, s->kind, j, n - j, v);
+  }
+}
+
+void TIGON_ISA_FN(tigon_gemm_store_tile)(void *store, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n,
+                                         float *tile, int64_t ld) {
+  (void)slot;
+  for (int64_t i = 0; i < m; i++) store_row(store, m0 + i, n0, n, tile + i * ld);
+}

@@ -1,0 +1,35 @@
+#include "base/isa.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tigon/base.h"
+
+static const char *const names[] = {"generic", "avx2", "avx512"};
+
+static tigon_isa best_isa(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+    return TIGON_ISA_AVX512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    return TIGON_ISA_AVX2;
+#endif
+  return TIGON_ISA_GENERIC;
+}
+
+tigon_isa tigon_isa_in_use(void) {
+  static _Atomic int chosen = -1;
+  int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
+  if (isa >= 0) return (tigon_isa)isa;
+  isa = (int)best_isa();
+  const char *wanted = getenv("TIGON_CPU_ISA");
+  for (int i = 0; wanted && i <= isa; i++)
+    if (strcmp(wanted, names[i]) == 0) isa = i;
+  atomic_store_explicit(&chosen, isa, memory_order_relaxed);
+  return (tigon_isa)isa;
+}
+
+const char *tigon_cpu_isa(void) { return names[tigon_isa_in_use()]; }
