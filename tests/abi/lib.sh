@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Shared by the shell tests: the environment comes from CTest (cmake/TigonTests.cmake).
 set -eu
 : "${TIGON_SOURCE_DIR:?}" "${TIGON_BUILD_DIR:?}"

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The libraries show tigon_* names only, need the C library only, and leave the process and its output alone.
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 shared=$TIGON_BUILD_DIR/libtigon.so

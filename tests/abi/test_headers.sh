@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Every public header compiles alone, as C and as C++, with gcc and clang, against each DLPack header that is there.
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 warnings="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Werror -fsyntax-only"

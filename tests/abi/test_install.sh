@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # A user's way: install into a prefix, find it with pkg-config, compile the README's example and run it, shared and static.
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 work=$TIGON_BUILD_DIR/abi

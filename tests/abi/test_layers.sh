@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # What the design says of the sources: arrows point down, instructions stand in src/kernel, the library never prints or exits.
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 cd "$TIGON_SOURCE_DIR"
