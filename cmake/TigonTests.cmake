@@ -15,14 +15,18 @@ mark_as_advanced(TIGON_CMOCKA_INCLUDE_DIR TIGON_CMOCKA_LIBRARY)
 
 set(_environment TIGON_SOURCE_DIR=${PROJECT_SOURCE_DIR} TIGON_BUILD_DIR=${PROJECT_BINARY_DIR} TIGON_LIBRARY=$<TARGET_FILE:tigon_shared>
                  CC=${CMAKE_C_COMPILER} PYTHONDONTWRITEBYTECODE=1)
+# A child that is forked from a process with threads goes on under the thread sanitizer too.
+if(TIGON_SANITIZE)
+  list(APPEND _environment UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=die_after_fork=0)
+endif()
 if(TARGET tigon)
   list(APPEND _environment TIGON_PROGRAM=$<TARGET_FILE:tigon>)
 endif()
 
 # The oracles, and the helpers of the tests; an oracle is computed as written, so without contraction.
 function(tigon_test_target target)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests
-                                               ${TIGON_DLPACK_EXTRA} ${TIGON_CMOCKA_INCLUDE_DIR})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}
+                                               ${PROJECT_SOURCE_DIR}/tests ${TIGON_DLPACK_EXTRA} ${TIGON_CMOCKA_INCLUDE_DIR})
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   target_link_libraries(${target} PRIVATE m Threads::Threads)
 endfunction()
