@@ -1,0 +1,107 @@
+/* The cases that every backend of linear cross entropy is tested with. */
+#ifndef TIGON_TESTS_LINEAR_CROSS_ENTROPY_CASES_H
+#define TIGON_TESTS_LINEAR_CROSS_ENTROPY_CASES_H
+
+#include "tests/support/support.h"
+
+enum { LOSS = 1, LSE = 2, ENTROPY = 4, ALL = 7 };    /* upstream gradients */
+enum { DX = 1, DWEIGHT = 2, DBIAS = 4, FROZEN = 0 }; /* gradient outputs that are NOT wanted */
+
+typedef enum upstream_layout { DENSE, EXPANDED, SPACED } upstream_layout;
+
+typedef struct lce_case {
+  const char *name;
+  int64_t tokens, width, vocabulary;
+  tigon_kind x, weight, bias; /* 0: float32; bias: absent */
+  tigon_kind target;          /* 0: int64 */
+  int ignored;                /* per cent of the tokens */
+  int64_t ignore_index;       /* 0: the default, -100 */
+  float inverse_temperature, z_loss;
+  double scale;           /* standard deviation of the logits; 0: 1 */
+  unsigned upstream;      /* 0: LOSS */
+  upstream_layout layout; /* of the upstream gradients */
+  unsigned unwanted;      /* gradients left out */
+  bool strided;           /* padded matrices, spaced vectors */
+  int out_of_range;       /* per cent of the targets */
+} lce_case;
+
+#define HALF(kind) .x = kind, .weight = kind
+#define F16_BIAS   .bias = TIGON_F16
+#define BF16_BIAS  .bias = TIGON_BF16
+#define F32_BIAS   .bias = TIGON_F32
+
+static const lce_case lce_cases[] = {
+    /* sizes: every count of tokens, width and vocabulary */
+    {"no token", 0, 64, 320, F32_BIAS, .upstream = ALL},
+    {"one of each", 1, 1, 1, F32_BIAS, .upstream = ALL},
+    {"one token", 1, 64, 320, .upstream = ALL},
+    {"one class", 7, 8, 1, F32_BIAS, .upstream = ALL},
+    {"two classes", 63, 7, 2, F32_BIAS, .upstream = ALL, .target = TIGON_I32},
+    {"no width", 7, 0, 65, F32_BIAS, .upstream = ALL},
+    {"no class", 5, 8, 0, F32_BIAS, .upstream = ALL},
+    {"7, 1, 7", 7, 1, 7, .upstream = ALL},
+    {"63, 7, 63", 63, 7, 63, HALF(TIGON_BF16), .upstream = ALL},
+    {"64, 8, 64", 64, 8, 64, HALF(TIGON_F16), F16_BIAS},
+    {"65, 64, 65", 65, 64, 65, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL},
+    {"127, 65, 320", 127, 65, 320, F32_BIAS, .upstream = ALL},
+    {"129, 123, 517", 129, 123, 517, HALF(TIGON_BF16), F32_BIAS, .upstream = ALL},
+    {"521, 64, 320", 521, 64, 320, HALF(TIGON_F16), .upstream = ALL},
+    {"521, 7, 1000", 521, 7, 1000, F32_BIAS, .upstream = ALL},
+    {"64, 256, 1000", 64, 256, 1000, HALF(TIGON_BF16), .upstream = ALL},
+    {"129, 65, 1000", 129, 65, 1000, .upstream = ALL, .target = TIGON_I32},
+    {"7, 8, 32001", 7, 8, 32001, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL},
+    {"1, 64, 32001", 1, 64, 32001, HALF(TIGON_F16), .upstream = ALL},
+    {"65, 1, 2305", 65, 1, 2305, F32_BIAS, .upstream = ALL},
+    {"1000, 8, 63", 1000, 8, 63, HALF(TIGON_BF16), .upstream = ALL},
+    /* options */
+    {"temperature", 127, 64, 517, F32_BIAS, .inverse_temperature = 1.25f, .upstream = ALL, .z_loss = 1e-2f},
+    {"cold", 63, 64, 320, F32_BIAS, .inverse_temperature = 10.0f, .upstream = ALL},
+    {"hot", 63, 64, 320, F32_BIAS, .inverse_temperature = 0.1f, .upstream = ALL},
+    {"z-loss", 65, 65, 320, .z_loss = 0.1f},
+    {"z-loss, bfloat16", 65, 65, 320, HALF(TIGON_BF16), BF16_BIAS, .z_loss = 1e-4f, .upstream = ALL},
+    {"wide logits", 64, 64, 1000, F32_BIAS, .scale = 8, .upstream = ALL},
+    {"narrow logits", 64, 64, 1000, F32_BIAS, .scale = 0.01, .upstream = ALL},
+    /* ignored and bad targets */
+    {"half ignored", 129, 64, 517, F32_BIAS, .ignored = 50, .upstream = ALL},
+    {"half ignored, bfloat16", 521, 65, 320, HALF(TIGON_BF16), BF16_BIAS, .ignored = 50, .upstream = ALL},
+    {"nearly all ignored", 129, 64, 320, HALF(TIGON_F16), .ignored = 95, .upstream = ALL, .target = TIGON_I32},
+    {"all ignored", 65, 64, 320, HALF(TIGON_BF16), BF16_BIAS, .ignored = 100, .upstream = ALL},
+    {"ignore index 3", 127, 64, 65, F32_BIAS, .ignored = 50, .ignore_index = 3, .upstream = ALL},
+    {"ignore index 10^6", 64, 64, 65, .ignored = 50, .ignore_index = 1000000, .target = TIGON_I32},
+    {"ignore index -1", 64, 64, 65, .ignored = 50, .ignore_index = -1, .upstream = ALL},
+    {"bad targets", 65, 64, 320, F32_BIAS, .out_of_range = 30, .ignored = 20, .upstream = ALL},
+    {"bad targets, int32", 65, 8, 65, HALF(TIGON_BF16), .out_of_range = 30, .target = TIGON_I32},
+    {"only bad targets", 65, 8, 65, F32_BIAS, .out_of_range = 100, .upstream = ALL},
+    /* upstream gradients */
+    {"loss only", 65, 64, 320, F32_BIAS, .upstream = LOSS},
+    {"lse only", 65, 64, 320, F32_BIAS, .upstream = LSE},
+    {"entropy only", 65, 64, 320, F32_BIAS, .upstream = ENTROPY},
+    {"entropy only, bfloat16", 65, 64, 320, HALF(TIGON_BF16), .upstream = ENTROPY, .inverse_temperature = 0.7f},
+    {"loss and entropy", 65, 64, 320, .upstream = LOSS | ENTROPY, .ignored = 20},
+    {"loss and lse", 65, 64, 320, .upstream = LOSS | LSE, .z_loss = 0.01f},
+    {"expanded", 127, 64, 320, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .layout = EXPANDED},
+    {"expanded loss", 129, 65, 65, .upstream = LOSS, .layout = EXPANDED, .ignored = 50},
+    {"spaced", 127, 65, 320, F32_BIAS, .upstream = ALL, .layout = SPACED},
+    /* gradients left out */
+    {"frozen weight", 65, 64, 1000, HALF(TIGON_BF16), .unwanted = DWEIGHT, .upstream = ALL},
+    {"frozen x", 65, 64, 1000, HALF(TIGON_BF16), BF16_BIAS, .unwanted = DX, .upstream = ALL},
+    {"bias only", 65, 64, 1000, F32_BIAS, .unwanted = DX | DWEIGHT, .upstream = ALL},
+    {"no bias gradient", 65, 64, 320, F32_BIAS, .unwanted = DBIAS, .upstream = ALL},
+    {"frozen x and bias", 65, 64, 1000, F32_BIAS, .unwanted = DX | DBIAS, .upstream = ALL},
+    /* layouts and dtype mixes */
+    {"strided", 129, 65, 517, F32_BIAS, .strided = true, .upstream = ALL, .layout = SPACED},
+    {"strided, bfloat16", 127, 123, 1000, HALF(TIGON_BF16), BF16_BIAS, .strided = true, .upstream = ALL, .ignored = 30},
+    {"strided, float16", 63, 7, 63, HALF(TIGON_F16), F16_BIAS, .strided = true, .upstream = ALL, .target = TIGON_I32},
+    {"float32 weight", 65, 64, 1000, .x = TIGON_BF16, .weight = TIGON_F32, .bias = TIGON_F32, .upstream = ALL},
+    {"float32 x", 65, 64, 1000, .x = TIGON_F32, .weight = TIGON_BF16, .bias = TIGON_F16, .upstream = ALL,
+     .ignored = 40},
+    {"float16 x", 65, 64, 1000, .x = TIGON_F16, .weight = TIGON_BF16, .bias = TIGON_BF16, .upstream = ALL},
+    {"float16 weight", 65, 64, 320, .x = TIGON_BF16, .weight = TIGON_F16, .bias = TIGON_F32, .upstream = ALL},
+    /* enough of both for several row blocks, splits and tiles at once */
+    {"many tiles", 900, 16, 2000, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .ignored = 10},
+    {"many tiles, float32", 1201, 9, 1537, F32_BIAS, .upstream = ALL, .ignored = 10},
+};
+
+enum { LCE_CASES = sizeof lce_cases / sizeof *lce_cases };
+
+#endif
