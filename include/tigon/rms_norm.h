@@ -6,8 +6,8 @@
  *     xhat = s * rstd
  *     out  = xhat * (offset + weight)
  *
- * Rows are the leading dimensions: x is (M, H), or (T, N, H) for per-head views; H is the last, contiguous dimension.
- * The other tensors of x's shape have its shape, each with its own strides and dtype.
+ * Rows are the leading dimensions: x is (M, H), or (T, N, H) for per-head views; H >= 1 is the last, contiguous
+ * dimension. The other tensors of x's shape have its shape, each with its own strides and dtype.
  *
  * Rounding points. TIGON_CASTING_LLAMA: s in fp32, xhat is rounded to x's dtype, multiplied by (offset + weight) in fp32
  * and rounded to out's dtype. TIGON_CASTING_GEMMA: everything in fp32, one rounding to out's dtype. offset + weight is

@@ -1,0 +1,44 @@
+/* Row addressing and vector steps shared by the CPU's forward and backward. */
+#ifndef TIGON_RMS_NORM_ROWS_H
+#define TIGON_RMS_NORM_ROWS_H
+
+#include "base/vec.h"
+#include "rms_norm/backend.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Row r's place in each tensor. */
+typedef struct row_index {
+  int64_t outer, head;
+} row_index;
+
+INLINE row_index row_at(const rms_norm_shape *shape, int64_t r) {
+  if (shape->heads == 1) return (row_index){.outer = r};
+  return (row_index){.outer = r / shape->heads, .head = r % shape->heads};
+}
+
+INLINE char *row_of(const rms_norm_tensor *tensor, row_index row) {
+  return tensor->data ? tensor->data + row.outer * tensor->outer_bytes + row.head * tensor->head_bytes : NULL;
+}
+
+/* n elements; with n the constant VF_LANES the short form vanishes, so that a loop and its tail share one body. */
+INLINE vf load_lanes(const char *row, tigon_kind kind, int64_t i, int64_t n) {
+  return n == VF_LANES ? vf_load_as(row, kind, i) : vf_load_part(row, kind, i, n);
+}
+
+INLINE void store_lanes(char *row, tigon_kind kind, int64_t i, int64_t n, vf v) {
+  if (n == VF_LANES)
+    vf_store_as(row, kind, i, v);
+  else
+    vf_store_part(row, kind, i, n, v);
+}
+
+/* offset + weight in fp32 */
+INLINE vf scale_lanes(const char *weight, tigon_kind kind, float offset, int64_t i, int64_t n) {
+  return weight ? vf_set(offset) + load_lanes(weight, kind, i, n) : vf_set(1.0f);
+}
+
+/* A row sum runs in blocks: inside a block fp32 in SUM_VECTORS vectors of 32 terms a lane, over the blocks float64. */
+enum { SUM_VECTORS = 4, SUM_STEP = SUM_VECTORS * VF_LANES, SUM_BLOCK = 32 * SUM_STEP };
+
+#endif
