@@ -1,0 +1,95 @@
+/*
+ * What the family's front (lightning_attention.c, backward.c, decode.c) asks of a backend.
+ *
+ * Forward and all three gradients are one recurrence over a sequence, the scan, with the tensors in different roles. In
+ * the order of the scan (i = 0, 1, ...: first to last token, or last to first when reversed), with state W (DX, DZ):
+ *
+ *     forward order                            reversed
+ *     W     = lambda W + inner y_i z_i^T       W     = W + inner y_i z_i^T
+ *     out_i = outer x_i W                      out_i = outer x_i W
+ *                                              W     = lambda W
+ *
+ *            x   y   z   out  W             order     inner  outer
+ *     out    q   k   v   out  S^T (K, V)    forward   1      scale
+ *     dq     do  v   k   dq   S   (V, K)    forward   1      scale     summed over the group's value heads
+ *     dk     v   do  q   dk   G   (V, K)    reversed  scale  1         summed over the group's value heads
+ *     dv     k   q   do  dv   G^T (K, V)    reversed  scale  1
+ *
+ * The reversed scans start from d_final_state and end with d_initial_state. Columns of z, W and out do not mix, so a scan
+ * is cut into blocks of columns where there are few heads; an element's bits do not depend on the cut.
+ */
+#ifndef TIGON_LIGHTNING_ATTENTION_BACKEND_H
+#define TIGON_LIGHTNING_ATTENTION_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/block_gemm.h"
+#include "base/check.h"
+#include "base/isa.h"
+
+enum { CHUNK = 64 }; /* tokens */
+
+typedef struct scan {
+  tigon_view x, y;                /* (B, T, H or HV, DX) */
+  tigon_view z;                   /* (B, T, H or HV, DZ) */
+  tigon_view out;                 /* (B, T, HV, DZ), or summed (B, T, H, DZ); absent: only the state is wanted */
+  tigon_view state_in, state_out; /* (N, HV, V, K); each may be absent */
+  bool state_transposed;          /* the state tensors hold W^T: DX = K, DZ = V */
+  bool reversed, summed;
+  float inner, outer;
+  tigon_view decay;      /* (H) or (HV) */
+  const int64_t *bounds; /* (N + 1): tokens of the packed sequences; NULL: sequence n is batch row n */
+  int64_t sequences;     /* N */
+  int64_t tokens;        /* T */
+  int64_t heads, group;  /* H, HV / H */
+  int64_t dx, dz;        /* DX, DZ */
+  int64_t width;         /* columns of a block */
+  char *scratch;         /* scratch_bytes for each thread */
+  uint64_t scratch_bytes;
+} scan;
+
+/* Number of independent units of work: sequences x (query heads if summed, else value heads) x blocks of columns. */
+int64_t lightning_scan_units(const scan *s);
+
+/* Chooses the width from the shapes. */
+void lightning_scan_choose_width(scan *s);
+
+/* A thread's scratch: blocks in fp32 with room for whole register tiles (block_gemm.h). */
+enum { TOKEN_STRIDE = CHUNK + TIGON_BLOCK_M, PAIR_WEIGHTS = 2 * CHUNK + 16 };
+typedef struct scan_blocks {
+  float *x, *y;        /* (DX, TOKEN_STRIDE) each: tokens contiguous */
+  float *y_weighted;   /* (CHUNK, x_stride) */
+  float *z;            /* (CHUNK, z_stride) */
+  float *pairs;        /* (TOKEN_STRIDE, TOKEN_STRIDE): P^T, see cpu_scan.c */
+  float *out;          /* (TOKEN_STRIDE, z_stride) */
+  float *states;       /* (value heads of a unit, DX + TIGON_BLOCK_M, z_stride) */
+  float *powers;       /* (value heads of a unit, TOKEN_STRIDE + 16): lambda^0, lambda^1, ... */
+  float *pair_weights; /* (value heads of a unit, PAIR_WEIGHTS): [CHUNK + d] = inner lambda^d for d >= 0, else 0 */
+  int64_t x_stride, z_stride;
+} scan_blocks;
+
+/* Lays the blocks out from base (NULL: only counts). Returns the bytes. */
+uint64_t lightning_scan_carve(const scan *s, void *base, scan_blocks *blocks);
+
+/* The decay of a value head; negative values and NaN count as 0. */
+float lightning_decay(const tigon_view *decay, int64_t value_head, int64_t value_heads);
+
+/* Runs unit `chunk` of a scan; a tigon_task. */
+TIGON_ISA_DECLARE(void, tigon_lightning_scan_unit, (void *scan, int64_t chunk, int slot));
+
+typedef struct decode {
+  tigon_view q, k;   /* (N, H, K) */
+  tigon_view v, out; /* (N, HV, V) */
+  tigon_view state;  /* (N, HV, V, K) */
+  tigon_view decay;  /* (H) or (HV) */
+  float scale;
+  int64_t rows; /* rows of V in a unit of work */
+} decode;
+
+int64_t lightning_decode_units(const decode *d);
+
+/* Runs unit `chunk` of a decode step: sequence, value head, block of rows; a tigon_task. */
+TIGON_ISA_DECLARE(void, tigon_lightning_decode_unit, (void *decode, int64_t chunk, int slot));
+
+#endif

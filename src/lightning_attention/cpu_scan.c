@@ -1,0 +1,268 @@
+/*
+ * The scan of backend.h on the CPU, chunkwise. With L tokens in a chunk, i and j their positions in the order of the scan,
+ * e = 1 in forward order and 0 reversed:
+ *
+ *     P[i, j] = inner lambda^(i - j) x_i . y_j               for j <= i, else 0
+ *     out_i   = outer (lambda^(i + e) x_i W + sum_j P[i, j] z_j)
+ *     W       = lambda^L W + sum_j inner lambda^(L - j - e) y_j z_j^T
+ */
+#include <math.h>
+
+#include "base/block_gemm.h"
+#include "base/vec.h"
+#include "lightning_attention/backend.h"
+
+#define INLINE    static inline __attribute__((always_inline))
+#define multiply  TIGON_ISA_FN(tigon_block_gemm_run)
+#define transpose TIGON_ISA_FN(tigon_block_transpose)
+
+typedef struct unit {
+  const scan *s;
+  scan_blocks b;
+  int64_t sequence, batch, begin, end; /* tokens of the batch row */
+  int64_t first_head, heads;           /* value heads */
+  int64_t column, columns;             /* of z, W and out */
+} unit;
+
+/* A chunk: positions first .. first + length of the scan. */
+typedef struct span {
+  int64_t first, length;
+  bool last;
+} span;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void find_unit(unit *u, const scan *s, int64_t index) {
+  const int64_t blocks = (s->dz + s->width - 1) / s->width;
+  const int64_t heads = s->summed ? s->heads : s->heads * s->group;
+  u->column = index % blocks * s->width;
+  u->columns = least(s->dz - u->column, s->width);
+  index /= blocks;
+  u->heads = s->summed ? s->group : 1;
+  u->first_head = index % heads * u->heads;
+  u->sequence = index / heads;
+  u->batch = s->bounds ? 0 : u->sequence;
+  u->begin = s->bounds ? s->bounds[u->sequence] : 0;
+  u->end = s->bounds ? s->bounds[u->sequence + 1] : s->tokens;
+}
+
+/* Where the rows of a chunk stand: the first one, and the elements from one to the next. */
+static char *chunk_rows(const unit *u, const tigon_view *view, int64_t head, int64_t position, int64_t *stride) {
+  const int64_t token = u->s->reversed ? u->end - 1 - position : u->begin + position;
+  *stride = u->s->reversed ? -view->stride[1] : view->stride[1];
+  const int64_t at = u->batch * view->stride[0] + token * view->stride[1] + head * view->stride[2];
+  return view->data + at * tigon_kind_bytes(view->kind);
+}
+
+static char *value_head_rows(const unit *u, const tigon_view *view, int64_t value_head, int64_t position,
+                             int64_t *stride) {
+  const int64_t head = value_head / (u->s->heads * u->s->group / view->shape[2]);
+  return chunk_rows(u, view, head, position, stride);
+}
+
+/* lambda^n comes from exp(-s n) for each n: no overflow, no drift. */
+static void fill_powers(const unit *u, int64_t r, int64_t length) {
+  const scan *s = u->s;
+  const double decay = (double)lightning_decay(&s->decay, u->first_head + r, s->heads * s->group);
+  float *powers = u->b.powers + r * (TOKEN_STRIDE + 16), *pair_weights = u->b.pair_weights + r * PAIR_WEIGHTS;
+  memset(powers, 0, sizeof(float) * (TOKEN_STRIDE + 16));
+  memset(pair_weights, 0, sizeof(float) * PAIR_WEIGHTS);
+  for (int64_t n = 0; n <= length && n <= CHUNK; n++) {
+    const double power = n == 0 ? 1.0 : exp(-decay * (double)n);
+    powers[n] = (float)power;
+    if (n < CHUNK) pair_weights[CHUNK + n] = (float)((double)s->inner * power);
+  }
+}
+
+static float *state_block(const unit *u, int64_t r) {
+  return u->b.states + r * (u->s->dx + TIGON_BLOCK_M) * u->b.z_stride;
+}
+
+static float *state_rows(const unit *u, const tigon_view *view, int64_t r) {
+  const int64_t at = u->sequence * view->stride[0] + (u->first_head + r) * view->stride[1];
+  return (float *)(void *)view->data + at;
+}
+
+static void load_state(const unit *u, int64_t r) {
+  const scan *s = u->s;
+  const int64_t stride = s->state_in.stride[2];
+  const float *from = state_rows(u, &s->state_in, r);
+  float *to = state_block(u, r);
+  if (s->state_transposed) {
+    transpose(to, u->b.z_stride, from + u->column * stride, TIGON_F32, stride, u->columns, s->dx);
+    return;
+  }
+  for (int64_t i = 0; i < s->dx; i++)
+    memcpy(to + i * u->b.z_stride, from + i * stride + u->column, sizeof(float) * (size_t)u->columns);
+}
+
+static void store_state(const unit *u, int64_t r, bool zero) {
+  const scan *s = u->s;
+  const int64_t stride = s->state_out.stride[2];
+  float *to = state_rows(u, &s->state_out, r), *from = state_block(u, r);
+  if (zero)
+    for (int64_t i = 0; i < s->dx; i++) memset(from + i * u->b.z_stride, 0, sizeof(float) * (size_t)u->columns);
+  if (s->state_transposed) {
+    transpose(to + u->column * stride, stride, from, TIGON_F32, u->b.z_stride, s->dx, u->columns);
+    return;
+  }
+  for (int64_t i = 0; i < s->dx; i++)
+    memcpy(to + i * stride + u->column, from + i * u->b.z_stride, sizeof(float) * (size_t)u->columns);
+}
+
+/* to = weight * from; whether all is finite. */
+INLINE bool load_weighted(float *to, const char *from, tigon_kind kind, int64_t n, float weight) {
+  vi finite = (vi)(vf_set(0.0f) == vf_set(0.0f));
+  int64_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) {
+    const vf v = vf_load_as(from, kind, i);
+    finite &= (v - v == vf_set(0.0f));
+    vf_store(to + i, vf_set(weight) * v);
+  }
+  bool all = true;
+  for (int lane = 0; lane < VF_LANES; lane++) all &= finite[lane] != 0;
+  for (; i < n; i++) {
+    const float v = tigon_load(from, kind, i);
+    all &= isfinite(v) != 0;
+    to[i] = weight * v;
+  }
+  return all;
+}
+
+/* Rows of a chunk to fp32; row i times *weight-- (NULL: 1). Returns whether all elements are finite. */
+static bool load_rows(float *to, int64_t to_stride, const char *from, tigon_kind kind, int64_t from_stride,
+                      int64_t rows, int64_t columns, const float *weight, float factor) {
+  bool finite = true;
+  for (int64_t i = 0; i < rows; i++, to += to_stride, from += from_stride * tigon_kind_bytes(kind)) {
+    const float w = weight ? factor * weight[-i] : 1.0f;
+    switch (kind) {
+    case TIGON_BF16:
+      finite &= load_weighted(to, from, TIGON_BF16, columns, w);
+      break;
+    case TIGON_F16:
+      finite &= load_weighted(to, from, TIGON_F16, columns, w);
+      break;
+    default:
+      finite &= load_weighted(to, from, TIGON_F32, columns, w);
+      break;
+    }
+  }
+  return finite;
+}
+
+static void load_transposed(const unit *u, float *to, const tigon_view *view, int64_t r, span chunk) {
+  int64_t stride;
+  const char *from = value_head_rows(u, view, u->first_head + r, chunk.first, &stride);
+  transpose(to, TOKEN_STRIDE, from, view->kind, stride, chunk.length, u->s->dx);
+}
+
+/* pairs[j][i] = P[i, j]. Selecting, not multiplying by 0, keeps a NaN in token j from tokens before it. */
+static void compute_pairs(const unit *u, int64_t r, span chunk) {
+  const scan_blocks *b = &u->b;
+  const tigon_block_gemm product = {.m = chunk.length,
+                                    .n = chunk.length,
+                                    .first = {b->y, b->x, TOKEN_STRIDE, TOKEN_STRIDE, u->s->dx},
+                                    .shape = TIGON_BLOCK_UPPER,
+                                    .c = b->pairs,
+                                    .ldc = TOKEN_STRIDE};
+  multiply(&product);
+  const float *weights = b->pair_weights + r * PAIR_WEIGHTS + CHUNK;
+  vi lane;
+  for (int i = 0; i < VF_LANES; i++) lane[i] = i;
+  for (int64_t j = 0; j < chunk.length; j++)
+    for (int64_t i = 0; i < CHUNK; i += VF_LANES) {
+      float *at = b->pairs + j * TOKEN_STRIDE + i;
+      vf_store(at, vf_select(lane + (int32_t)i >= (vi){0} + (int32_t)j, vf_load(at) * vf_load(weights + i - j),
+                             vf_set(0.0f)));
+    }
+}
+
+/* out (+)= lambda^(i + e) x W + P z */
+static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, bool z_finite) {
+  const scan_blocks *b = &u->b;
+  const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
+  const tigon_block_gemm product = {
+      .m = chunk.length,
+      .n = u->columns,
+      .first = {b->x, state_block(u, r), TOKEN_STRIDE, b->z_stride, with_state ? u->s->dx : 0},
+      .row_scale = with_state ? powers + (u->s->reversed ? 0 : 1) : NULL,
+      .second = {b->pairs, b->z, TOKEN_STRIDE, b->z_stride, chunk.length},
+      .shape = z_finite ? TIGON_BLOCK_CAUSAL : TIGON_BLOCK_CAUSAL_EXACT,
+      .accumulate = r > 0,
+      .c_scale = 1.0f,
+      .c = b->out,
+      .ldc = b->z_stride};
+  multiply(&product);
+}
+
+static void update_state(const unit *u, int64_t r, span chunk, bool with_state) {
+  const scan_blocks *b = &u->b;
+  const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
+  int64_t stride;
+  const char *from = value_head_rows(u, &u->s->y, u->first_head + r, chunk.first, &stride);
+  load_rows(b->y_weighted, b->x_stride, from, u->s->y.kind, stride, chunk.length, u->s->dx,
+            powers + chunk.length - (u->s->reversed ? 0 : 1), u->s->inner);
+  const tigon_block_gemm product = {.m = u->s->dx,
+                                    .n = u->columns,
+                                    .first = {b->y_weighted, b->z, b->x_stride, b->z_stride, chunk.length},
+                                    .accumulate = with_state,
+                                    .c_scale = powers[chunk.length],
+                                    .c = state_block(u, r),
+                                    .ldc = b->z_stride};
+  multiply(&product);
+}
+
+static void store_out(const unit *u, span chunk) {
+  const scan *s = u->s;
+  int64_t stride;
+  const int64_t head = s->summed ? u->first_head / s->group : u->first_head;
+  char *to = chunk_rows(u, &s->out, head, chunk.first, &stride) + u->column * tigon_kind_bytes(s->out.kind);
+  const vf outer = vf_set(s->outer);
+  for (int64_t i = 0; i < chunk.length; i++, to += stride * tigon_kind_bytes(s->out.kind)) {
+    float *from = u->b.out + i * u->b.z_stride;
+    for (int64_t c = 0; c < u->columns; c += VF_LANES) vf_store(from + c, outer * vf_load(from + c));
+    tigon_store_row(to, s->out.kind, from, u->columns);
+  }
+}
+
+static void scan_chunk(const unit *u, span chunk, bool with_state) {
+  const scan *s = u->s;
+  const bool wants_out = tigon_present(&s->out), wants_state = !chunk.last || tigon_present(&s->state_out);
+  bool z_finite = true;
+  for (int64_t r = 0; r < u->heads; r++) {
+    if (r == 0) { /* where a unit has several value heads, z is a query head's */
+      int64_t stride;
+      const char *from = value_head_rows(u, &s->z, u->first_head, chunk.first, &stride);
+      z_finite = load_rows(u->b.z, u->b.z_stride, from + u->column * tigon_kind_bytes(s->z.kind), s->z.kind, stride,
+                           chunk.length, u->columns, NULL, 1.0f);
+    }
+    if (wants_out) {
+      load_transposed(u, u->b.x, &s->x, r, chunk);
+      load_transposed(u, u->b.y, &s->y, r, chunk);
+      compute_pairs(u, r, chunk);
+      compute_out(u, r, chunk, with_state, z_finite);
+    }
+    if (wants_state) update_state(u, r, chunk, with_state);
+  }
+  if (wants_out) store_out(u, chunk);
+}
+
+void TIGON_ISA_FN(tigon_lightning_scan_unit)(void *context, int64_t chunk, int slot) {
+  const scan *s = context;
+  unit u = {.s = s};
+  lightning_scan_carve(s, s->scratch + (uint64_t)slot * s->scratch_bytes, &u.b);
+  find_unit(&u, s, chunk);
+  const int64_t length = u.end - u.begin;
+  bool with_state = tigon_present(&s->state_in);
+  for (int64_t r = 0; r < u.heads; r++) {
+    fill_powers(&u, r, length);
+    if (with_state) load_state(&u, r);
+  }
+  for (int64_t first = 0; first < length; first += CHUNK) {
+    const span part = {first, least(length - first, CHUNK), first + CHUNK >= length};
+    scan_chunk(&u, part, with_state);
+    with_state = true;
+  }
+  if (tigon_present(&s->state_out))
+    for (int64_t r = 0; r < u.heads; r++) store_state(&u, r, !with_state);
+}
