@@ -40,6 +40,18 @@ typedef enum tigon_block_shape {
   TIGON_BLOCK_CAUSAL_EXACT /* the same, and they must be left out: b may hold NaN there */
 } tigon_block_shape;
 
+/* Memory that will be needed soon: rows of it are brought to the cache between register tiles. Rows of a strided tensor
+ * stand in pages of their own, which hardware does not prefetch across. The product moves the counters on; one list
+ * serves several products in a row. */
+enum { TIGON_BLOCK_AREAS = 4 };
+typedef struct tigon_block_ahead {
+  struct {
+    const char *row;
+    int64_t stride, row_bytes, rows; /* bytes, bytes, rows left */
+  } area[TIGON_BLOCK_AREAS];
+  int areas, current;
+} tigon_block_ahead;
+
 /* c = c_scale * c + row_scale * (first) + (second) */
 typedef struct tigon_block_gemm {
   int64_t m, n;
@@ -51,6 +63,7 @@ typedef struct tigon_block_gemm {
   float c_scale;
   float *c;
   int64_t ldc;
+  tigon_block_ahead *ahead; /* NULL, or what to prefetch meanwhile */
 } tigon_block_gemm;
 
 TIGON_ISA_DECLARE(void, tigon_block_gemm_run, (const tigon_block_gemm *g));

@@ -65,6 +65,21 @@ static void tile_row(const tigon_block_gemm *g, int64_t i, int64_t j, int64_t k_
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* About as many lines as memory delivers during a tile. */
+static void fetch_ahead(tigon_block_ahead *ahead) {
+  enum { LINES = 32, LINE = 64 };
+  for (int64_t lines = 0; lines < LINES && ahead->current < ahead->areas;) {
+    const int at = ahead->current;
+    if (ahead->area[at].rows-- <= 0) {
+      ahead->current++;
+      continue;
+    }
+    const char *row = ahead->area[at].row;
+    for (int64_t i = 0; i < ahead->area[at].row_bytes; i += LINE, lines++) __builtin_prefetch(row + i, 0, 2);
+    ahead->area[at].row += ahead->area[at].stride;
+  }
+}
+
 void TIGON_ISA_FN(tigon_block_gemm_run)(const tigon_block_gemm *g) {
   for (int64_t j = 0; j < g->n; j += NR) {
     if (g->shape == TIGON_BLOCK_CAUSAL_EXACT) {
@@ -73,6 +88,7 @@ void TIGON_ISA_FN(tigon_block_gemm_run)(const tigon_block_gemm *g) {
     }
     for (int64_t i = 0; i < g->m; i += MR) {
       if (g->shape == TIGON_BLOCK_UPPER && j + NR <= i) break;
+      if (g->ahead) fetch_ahead(g->ahead);
       tile_whole(g, i, j, g->shape == TIGON_BLOCK_CAUSAL ? least(g->second.k, i + MR) : g->second.k);
     }
   }

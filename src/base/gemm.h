@@ -36,8 +36,10 @@ typedef struct tigon_gemm {
   void *context;
 } tigon_gemm;
 
-/* Largest tile that an epilogue sees, the block of k, and how many rows packing may add to a tile. */
-enum { TIGON_GEMM_M = 392, TIGON_GEMM_N = 384, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16 };
+/* Largest tile that an epilogue sees, the block of k, and how many rows packing may add to a tile. The shape of the tiles
+ * depends on the threads too, so an epilogue must not make sums whose order follows tile borders; where it has to, use
+ * tigon_gemm_serial. */
+enum { TIGON_GEMM_M = 784, TIGON_GEMM_N = 768, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16 };
 
 /* Scratch bytes of one thread (a multiple of 256). tigon_gemm_run needs threads times as many. */
 uint64_t tigon_gemm_scratch(void);
@@ -45,7 +47,8 @@ uint64_t tigon_gemm_scratch(void);
 /* Runs `count` products side by side on the thread pool. Epilogues of different tiles run concurrently. */
 void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void *scratch);
 
-/* Runs one product on the calling thread, for use inside a task. scratch: tigon_gemm_scratch() bytes. */
+/* Runs one product on the calling thread, for use inside a task: tiles of TIGON_GEMM_M x TIGON_GEMM_N, the rest at the end.
+ * scratch: tigon_gemm_scratch() bytes. */
 void tigon_gemm_serial(const tigon_gemm *product, int slot, void *scratch);
 
 /* The epilogue that stores C: out = alpha * C + bias (over n), rounded once to out's kind, or added to it. */
@@ -68,7 +71,12 @@ static inline tigon_matrix tigon_matrix_of(const tigon_view *view, bool transpos
   return matrix;
 }
 
-/* Implementation, per instruction set (gemm_kernel.c): the tile C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
+/* Implementation, per instruction set (gemm_kernel.c): rows of A and of B in a register tile; and the tile
+ * C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
+typedef struct tigon_gemm_panel {
+  int64_t m, n;
+} tigon_gemm_panel;
+TIGON_ISA_DECLARE(tigon_gemm_panel, tigon_gemm_panel_of, (void));
 TIGON_ISA_DECLARE(void, tigon_gemm_tile,
                   (const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch));
 

@@ -25,6 +25,8 @@ static inline __attribute__((always_inline)) void micro(int64_t k, const float *
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 2
     for (int j = 0; j < NV; j++) sum[i][j] = vf_set(0.0f);
+  for (int i = 0; i < MR; i++) /* the tile of C is larger than the cache that A and B live in */
+    for (int j = 0; j < NV; j++) __builtin_prefetch(c + i * ld + j * VF_LANES, 1, 3);
   for (int64_t p = 0; p < k; p++) {
     vf column[NV];
 #pragma GCC unroll 2
@@ -51,6 +53,11 @@ static void micro_first(int64_t k, const float *a, const float *b, float *c, int
 static void micro_next(int64_t k, const float *a, const float *b, float *c, int64_t ld) {
   micro(k, a, b, c, ld, false);
 }
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* Floats from one panel to the next: packing stores whole vectors, so that a panel's last one may run over its end. */
+static inline int64_t panel_stride(int64_t width, int64_t k) { return k * width + VF_LANES; }
 
 #if VF_LANES == 16
 #define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
@@ -86,7 +93,7 @@ static inline const char *stored_row(const tigon_matrix *x, int64_t row) {
 }
 
 /* VF_LANES x VF_LANES block: rows from[0 .. rows) at column k0, into to[k * width]. rows past the end are zeros. Stores whole
- * vectors: what runs over the panel's width is written again by the next k's first block, or lands in the slack. */
+ * vectors: what runs over the panel's width is written again by the next k's first block, or lands behind the panel. */
 static inline __attribute__((always_inline)) void pack_block(float *to, int64_t width, const char *const *from,
                                                              int64_t rows, tigon_kind kind, int64_t k0, int64_t k) {
   vf v[VF_LANES];
@@ -117,30 +124,31 @@ static inline __attribute__((always_inline)) void pack_rows(float *to, int width
   }
 }
 
-/* One panel from an operand with rows contiguous. */
+/* All panels from an operand with rows contiguous: each stored row is read once, from end to end. */
 static inline __attribute__((always_inline)) void pack_columns(float *to, int width, const tigon_matrix *x,
                                                                tigon_kind kind, int64_t row, int64_t rows, int64_t k0,
                                                                int64_t k) {
   for (int64_t p = 0; p < k; p++) {
     const char *from = stored_row(x, k0 + p);
-    for (int i = 0; i < width; i += VF_LANES) {
-      const int64_t part = rows - i;
-      vf_store(to + p * width + i, part >= VF_LANES ? vf_load_as(from, kind, row + i)
-                                                    : vf_load_part(from, kind, row + i, part > 0 ? part : 0));
-    }
+    float *panel = to + p * width;
+    for (int64_t i = 0; i < rows; i += width, panel += panel_stride(width, k))
+      for (int j = 0; j < width; j += VF_LANES) {
+        const int64_t part = rows - i - j;
+        vf_store(panel + j, part >= VF_LANES ? vf_load_as(from, kind, row + i + j)
+                                             : vf_load_part(from, kind, row + i + j, part > 0 ? part : 0));
+      }
   }
 }
 
 static inline __attribute__((always_inline)) void pack_kind(float *to, int width, const tigon_matrix *x,
                                                             tigon_kind kind, int64_t row, int64_t rows, int64_t k0,
                                                             int64_t k) {
-  for (int64_t i = 0; i < rows; i += width, to += k * width) {
-    const int64_t part = rows - i < width ? rows - i : width;
-    if (x->transposed)
-      pack_columns(to, width, x, kind, row + i, part, k0, k);
-    else
-      pack_rows(to, width, x, kind, row + i, part, k0, k);
+  if (x->transposed) {
+    pack_columns(to, width, x, kind, row, rows, k0, k);
+    return;
   }
+  for (int64_t i = 0; i < rows; i += width, to += panel_stride(width, k))
+    pack_rows(to, width, x, kind, row + i, rows - i < width ? rows - i : width, k0, k);
 }
 
 /* The kind is a constant in each call, so that the loops inside are free of branches. */
@@ -166,24 +174,35 @@ static void pack_b(float *to, const tigon_matrix *x, int64_t row, int64_t rows, 
   pack(to, NR, x, row, rows, k0, k);
 }
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
 _Static_assert((int)TIGON_GEMM_N % (int)NR == 0, "a tile of B is whole panels");
 _Static_assert((int)MR <= (int)TIGON_GEMM_PAD && (int)MR <= (int)NR, "a tile of A may be padded to whole panels");
 
+tigon_gemm_panel TIGON_ISA_FN(tigon_gemm_panel_of)(void) { return (tigon_gemm_panel){MR, NR}; }
+
+/* Rows of A that are packed at a time: with the block of B they fit a second-level cache, while the tile of C streams. */
+enum { BLOCK_M = TIGON_GEMM_M / 2 / MR * MR };
+
+/* tile (m, n) = or += A block * packed B block */
+static void multiply_block(const tigon_gemm *g, int64_t m0, int64_t m, int64_t n, int64_t k0, int64_t k, float *a,
+                           const float *b, float *tile, int64_t ld) {
+  pack_a(a, &g->a, m0, m, k0, k);
+  for (int64_t j = 0; j < n; j += NR)
+    for (int64_t i = 0; i < m; i += MR)
+      (k0 == 0 ? micro_first : micro_next)(k, a + i / MR * panel_stride(MR, k), b + j / NR * panel_stride(NR, k),
+                                           tile + i * ld + j, ld);
+}
+
 void TIGON_ISA_FN(tigon_gemm_tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
                                    float *scratch) {
-  const int64_t m_padded = round_up(m, MR), ld = round_up(n, NR);
+  const int64_t ld = round_up(n, NR);
   float *tile = scratch;
   float *b = tile + (TIGON_GEMM_M + TIGON_GEMM_PAD) * TIGON_GEMM_N;
-  float *a = b + TIGON_GEMM_N * KC;
+  float *a = b + TIGON_GEMM_N * (KC + TIGON_GEMM_PAD);
   for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += KC) {
     const int64_t k = g->k - k0 < KC ? g->k - k0 : KC;
-    pack_a(a, &g->a, m0, m, k0, k);
     pack_b(b, &g->b, n0, n, k0, k);
-    for (int64_t j = 0; j < ld; j += NR)
-      for (int64_t i = 0; i < m_padded; i += MR)
-        (k0 == 0 ? micro_first : micro_next)(k, a + i * k, b + j * k, tile + i * ld + j, ld);
+    for (int64_t i = 0; i < m; i += BLOCK_M)
+      multiply_block(g, m0 + i, m - i < BLOCK_M ? m - i : BLOCK_M, n, k0, k, a, b, tile + i * ld, ld);
   }
   g->epilogue(g->context, slot, m0, n0, m, n, tile, ld);
 }

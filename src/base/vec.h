@@ -27,7 +27,17 @@ typedef int32_t vi __attribute__((vector_size(VF_LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_LANES * 4)));
 typedef uint16_t vh __attribute__((vector_size(VF_LANES * 2)));
 
-static inline vf vf_set(float value) { return (vf){0} + value; }
+/* An initialiser and not 0 + value: the sum is an addition that compilers keep for the sake of -0. */
+static inline vf vf_set(float value) {
+#if VF_LANES == 16
+  return (vf){value, value, value, value, value, value, value, value,
+              value, value, value, value, value, value, value, value};
+#elif VF_LANES == 8
+  return (vf){value, value, value, value, value, value, value, value};
+#else
+  return (vf){value, value, value, value};
+#endif
+}
 
 static inline vf vf_load(const float *from) {
   vf v;
