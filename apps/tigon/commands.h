@@ -4,8 +4,8 @@
 
 enum {
   EXIT_OK = 0,
-  EXIT_FAILED = 1,   /* a file, the data or the machine did not allow it */
-  EXIT_MISUSED = 2,  /* the command line is wrong */
+  EXIT_FAILED = 1,     /* a file, the data or the machine did not allow it */
+  EXIT_MISUSED = 2,    /* the command line is wrong */
   EXIT_SIGNALLED = 128 /* plus the signal's number: interrupted, after saving */
 };
 

@@ -12,7 +12,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-static bool grow(text *data, int64_t more, failure *failed, const char *path) {
+static bool grow(text_data *data, int64_t more, failure *failed, const char *path) {
   uint8_t *bytes = realloc(data->bytes, (size_t)(data->size + more));
   if (!bytes) return fail(failed, "%s: no memory for %lld bytes of text", path, (long long)(data->size + more));
   data->bytes = bytes;
@@ -20,7 +20,7 @@ static bool grow(text *data, int64_t more, failure *failed, const char *path) {
 }
 
 /* Appends a whole open file, whatever its size was said to be. */
-static bool append(text *data, int descriptor, const char *path, failure *failed) {
+static bool append(text_data *data, int descriptor, const char *path, failure *failed) {
   for (;;) {
     const int64_t piece = 1 << 20;
     if (!grow(data, piece, failed, path)) return false;
@@ -32,7 +32,7 @@ static bool append(text *data, int descriptor, const char *path, failure *failed
   }
 }
 
-static bool read_file(text *data, const char *path, failure *failed) {
+static bool read_file(text_data *data, const char *path, failure *failed) {
   const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return fail(failed, "%s: cannot open: %s", path, strerror(errno));
   const int64_t before = data->size;
@@ -45,7 +45,7 @@ static bool read_file(text *data, const char *path, failure *failed) {
 }
 
 /* A file of a directory: what is no readable text is left out. */
-static void try_file(text *data, const char *path) {
+static void try_file(text_data *data, const char *path) {
   failure ignored;
   const int64_t before = data->size;
   if (!read_file(data, path, &ignored)) {
@@ -58,7 +58,7 @@ static void try_file(text *data, const char *path) {
   }
 }
 
-static bool read_directory(text *data, const char *path, int depth, failure *failed) {
+static bool read_directory(text_data *data, const char *path, int depth, failure *failed) {
   struct dirent **entries;
   const int count = scandir(path, &entries, NULL, alphasort);
   if (count < 0) return fail(failed, "%s: cannot list: %s", path, strerror(errno));
@@ -73,9 +73,12 @@ static bool read_directory(text *data, const char *path, int depth, failure *fai
       child[strlen(path)] = '/';
       memcpy(child + strlen(path) + 1, name, strlen(name) + 1);
       const bool known = name[0] != '.' && !lstat(child, &status);
-      if (known && S_ISDIR(status.st_mode) && depth < MAX_DEPTH) ok = read_directory(data, child, depth + 1, failed);
-      else if (known && S_ISREG(status.st_mode)) try_file(data, child);
-      else data->skipped++;
+      if (known && S_ISDIR(status.st_mode) && depth < MAX_DEPTH)
+        ok = read_directory(data, child, depth + 1, failed);
+      else if (known && S_ISREG(status.st_mode))
+        try_file(data, child);
+      else
+        data->skipped++;
       free(child);
     }
     free(entries[i]);
@@ -90,8 +93,8 @@ static uint64_t hash_bytes(const uint8_t *bytes, int64_t size) {
   return hash;
 }
 
-bool text_read(text *data, const text_list *paths, failure *failed) {
-  *data = (text){0};
+bool text_read(text_data *data, const text_list *paths, failure *failed) {
+  *data = (text_data){0};
   for (int i = 0; i < paths->count; i++) {
     const char *path = paths->items[i];
     struct stat status;
@@ -117,12 +120,12 @@ bool text_read(text *data, const text_list *paths, failure *failed) {
   return true;
 }
 
-void text_free(text *data) {
+void text_free(text_data *data) {
   free(data->bytes);
-  *data = (text){0};
+  *data = (text_data){0};
 }
 
-bool sampler_open(sampler *source, const text *data, int64_t length, uint64_t seed, cursor at, failure *failed) {
+bool sampler_open(sampler *source, const text_data *data, int64_t length, uint64_t seed, cursor at, failure *failed) {
   *source = (sampler){.data = data, .length = length, .seed = seed, .at = at, .drawn_epoch = -1};
   if (data->train_size / length < 3)
     return fail(failed,
@@ -130,7 +133,8 @@ bool sampler_open(sampler *source, const text *data, int64_t length, uint64_t se
                 "(give more text or a smaller --seq)",
                 (long long)data->train_size, (long long)length, (long long)(3 * length));
   source->order = malloc((size_t)(data->train_size / length) * sizeof *source->order);
-  if (!source->order) return fail(failed, "no memory for the order of %lld windows", (long long)(data->train_size / length));
+  if (!source->order)
+    return fail(failed, "no memory for the order of %lld windows", (long long)(data->train_size / length));
   return true;
 }
 

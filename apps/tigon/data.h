@@ -13,19 +13,19 @@
 #include "failure.h"
 #include "options.h"
 
-typedef struct text {
+typedef struct text_data {
   uint8_t *bytes;
   int64_t size;
   int64_t train_size; /* bytes [train_size, size) are the validation split */
   uint64_t hash;      /* of all bytes, to recognise the data of a checkpoint */
   int64_t files;
   int64_t skipped; /* files of directories that were left out: hidden, binary, unreadable, or no regular file */
-} text;
+} text_data;
 
 /* Files are taken as they are. Directories are searched in order of name for text: regular files without NUL bytes whose
  * name does not begin with a dot. */
-bool text_read(text *data, const text_list *paths, failure *failed);
-void text_free(text *data);
+bool text_read(text_data *data, const text_list *paths, failure *failed);
+void text_free(text_data *data);
 
 /* Where training stands in the text. */
 typedef struct cursor {
@@ -34,7 +34,7 @@ typedef struct cursor {
 } cursor;
 
 typedef struct sampler {
-  const text *data;
+  const text_data *data;
   int64_t length; /* of a window, in tokens */
   uint64_t seed;
   cursor at;
@@ -45,7 +45,7 @@ typedef struct sampler {
 } sampler;
 
 /* The training split must hold two windows. */
-bool sampler_open(sampler *source, const text *data, int64_t length, uint64_t seed, cursor at, failure *failed);
+bool sampler_open(sampler *source, const text_data *data, int64_t length, uint64_t seed, cursor at, failure *failed);
 void sampler_close(sampler *source);
 /* The next window: `length` inputs, each followed by its target; bytes [-1, length] are all in the text. */
 const uint8_t *sampler_next(sampler *source);

@@ -18,7 +18,7 @@ static void sort_by_digit(const uint32_t *from, uint32_t *to, int64_t count, int
   for (int64_t i = 0; i < count; i++) to[place[from[i] >> shift & 255]++] = from[i];
 }
 
-static bool collect(ngrams *grams, const text *data, int n) {
+static bool collect(ngrams *grams, const text_data *data, int n) {
   grams->count = data->train_size - n + 1;
   grams->keys = malloc((size_t)(grams->count + 1) * sizeof *grams->keys);
   grams->kinds = malloc((size_t)(grams->count + 1) * sizeof *grams->kinds);
@@ -46,8 +46,10 @@ static int64_t lower_bound(const ngrams *grams, uint64_t key) {
   int64_t low = 0, high = grams->count;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (grams->keys[middle] < key) low = middle + 1;
-    else high = middle;
+    if (grams->keys[middle] < key)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -63,7 +65,7 @@ static double probability(const ngrams *grams, int n, const uint8_t *at, double 
   return ((double)count + kinds * shorter) / ((double)(end - begin) + kinds);
 }
 
-bool ngram_nats(const text *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed) {
+bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed) {
   double *shorter = malloc((size_t)(end - begin) * sizeof *shorter);
   if (!shorter || data->train_size >= UINT32_MAX) {
     free(shorter);

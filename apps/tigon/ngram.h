@@ -14,6 +14,6 @@ enum { NGRAM_ORDERS = 4 };
 
 /* Mean negative log-likelihood in nats of validation bytes [begin, end) for n = 1..4, that is 0 to 3 bytes of context.
  * Context may lie before begin. */
-bool ngram_nats(const text *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed);
+bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed);
 
 #endif

@@ -17,13 +17,13 @@ typedef struct text_list {
 } text_list;
 
 typedef struct option {
-  const char *name; /* "--steps"; NULL ends the table */
+  const char *name;  /* "--steps"; NULL ends the table */
   const char *value; /* what the help calls the value: "N" */
   option_kind kind;
-  void *target;    /* int64_t, double, const char *, text_list or bool */
-  double min, max; /* of numbers, inclusive */
+  void *target;     /* int64_t, double, const char *, text_list or bool */
+  double min, max;  /* of numbers, inclusive */
   const char *help; /* may hold several lines */
-  bool given;      /* set by options_parse */
+  bool given;       /* set by options_parse */
 } option;
 
 typedef struct command_help {

@@ -9,7 +9,7 @@ struct workers {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   int helpers;
-  int busy;           /* helpers that have not finished the current loop */
+  int busy;            /* helpers that have not finished the current loop */
   unsigned generation; /* counts loops */
   bool stopping;
   loop_body body;

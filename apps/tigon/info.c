@@ -1,0 +1,74 @@
+/* `tigon info`: what this build and this machine offer. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tigon/tigon.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "options.h"
+
+static const char *const description =
+    "Prints the version, the backends of this build, the instruction set and number of threads that the CPU backend\n"
+    "uses here and why, and the environment variables that Tigon reads.";
+
+static const char *const after = "EXIT STATUS\n"
+                                 "       0      Printed.\n"
+                                 "       2      The command line is wrong.\n";
+
+/* What the processor has, whether or not it is used. */
+static const char *best_isa(void) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return "avx512";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+#endif
+  return "generic";
+}
+
+static void print_cpu(void) {
+  const char *used = tigon_cpu_isa(), *best = best_isa(), *asked = getenv("TIGON_CPU_ISA");
+  printf("cpu backend:  rms_norm, lightning_attention, linear_cross_entropy, moe, linear (forward and backward)\n");
+  printf("cpu path:     %s", used);
+  if (strcmp(used, best))
+    printf(" (this processor has %s; TIGON_CPU_ISA=%s asks for less)", best, asked ? asked : "");
+  else if (!strcmp(best, "avx512"))
+    printf(" (the best there is)");
+  else
+    printf(" (this processor or build offers no better one)");
+  printf("\nthreads:      %d (processors that this process may run on; the machine has %ld)\n",
+         (int)tigon_cpu_threads(), sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+/* This version looks for no driver, so it says only what a user could wonder about. */
+static void print_gpu(void) {
+  const bool driver = !access("/dev/nvidiactl", F_OK);
+  printf("gpu backend:  none: this version computes on the CPU only%s\n",
+         driver ? " (the NVIDIA device that is here stays idle)" : "");
+  printf("processes:    one: this version has no communication backend\n");
+}
+
+static void print_variable(const char *name, const char *meaning) {
+  const char *value = getenv(name);
+  printf("  %s=%s  %s\n", name, value ? value : "", meaning);
+}
+
+int command_info(int argc, char **argv) {
+  static const command_help help = {"info", "", "what this build and this machine offer", description, after};
+  option options[1] = {{0}};
+  int status;
+  if (!options_parse(options, &help, argc, argv, &status)) return status;
+  printf("tigon %s\n", tigon_version());
+#if defined(DLPACK_MAJOR_VERSION)
+  printf("dlpack:       %d.%d (tensor layout of the interface)\n", DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION);
+#else
+  printf("dlpack:       0.%d (tensor layout of the interface)\n", DLPACK_VERSION / 10);
+#endif
+  print_cpu();
+  print_gpu();
+  printf("environment:\n");
+  print_variable("TIGON_CPU_ISA", "(avx512, avx2 or generic: the most that the CPU backend may use)");
+  return EXIT_OK;
+}

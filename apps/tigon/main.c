@@ -1,0 +1,44 @@
+/* The program `tigon`: trains, samples and measures with the library, as a client of its public headers. */
+#include <stdio.h>
+#include <string.h>
+#include <tigon/tigon.h>
+
+#include "commands.h"
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *summary;
+} commands[] = {
+    {"train", command_train, "train a language model on text"},
+    {"sample", command_sample, "generate text with a trained model"},
+    {"info", command_info, "what this build and this machine offer"},
+};
+
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void usage(FILE *to) {
+  fprintf(to, "usage: tigon COMMAND [OPTION...]\n\n");
+  for (int i = 0; i < COMMANDS; i++) fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].summary);
+  fprintf(to, "\n`tigon COMMAND --help` is the manual of a command; `tigon --version` prints the version.\n"
+              "exit status: 0 done, 1 failed, 2 wrong command line, 128 + N stopped by signal N after saving\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    usage(stderr);
+    return EXIT_MISUSED;
+  }
+  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    usage(stdout);
+    return EXIT_OK;
+  }
+  if (!strcmp(argv[1], "--version")) {
+    printf("tigon %s\n", tigon_version());
+    return EXIT_OK;
+  }
+  for (int i = 0; i < COMMANDS; i++)
+    if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+  fprintf(stderr, "tigon: unknown command \"%.60s\" (see `tigon --help`)\n", argv[1]);
+  return EXIT_MISUSED;
+}

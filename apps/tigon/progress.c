@@ -1,0 +1,85 @@
+#include "progress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "checkpoint.h"
+
+/* Cuts the file after its last whole line of a step up to `step`. */
+static bool forget_after(progress *p, int64_t step) {
+  char *line = NULL;
+  size_t room = 0;
+  off_t keep = 0;
+  ssize_t length;
+  rewind(p->metrics);
+  while ((length = getline(&line, &room, p->metrics)) > 0) {
+    const char *number = strstr(line, "\"step\":");
+    if (line[length - 1] != '\n' || !number || strtoll(number + 7, NULL, 10) > step) break;
+    keep += length;
+  }
+  free(line);
+  return !ferror(p->metrics) && !ftruncate(fileno(p->metrics), keep) && !fseeko(p->metrics, 0, SEEK_END);
+}
+
+bool progress_open(progress *p, const char *directory, int64_t step, failure *failed) {
+  *p = (progress){0};
+  if (!join_path(p->path, sizeof p->path, directory, METRICS_NAME))
+    return fail(failed, "%s: the name is too long", directory);
+  p->metrics = fopen(p->path, "a+e");
+  if (!p->metrics || !forget_after(p, step)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  struct winsize size;
+  if (isatty(STDERR_FILENO)) p->terminal = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
+  return true;
+}
+
+static bool record(progress *p, const step_report *r) {
+  const int written =
+      fprintf(p->metrics,
+              "{\"step\":%lld,\"loss\":%.6f,\"lr\":%.6g,\"grad_norm\":%.6g,\"tokens_per_second\":%.1f,\"balance\":%.5f,"
+              "\"busiest_expert\":%.4f,\"tokens\":%lld,\"seconds\":%.3f}\n",
+              (long long)r->step, r->loss, r->rate, r->gradient_norm, (double)r->tokens / r->step_seconds, r->balance,
+              r->busiest, (long long)(r->step * r->tokens), r->seconds);
+  return written > 0 && !fflush(p->metrics);
+}
+
+static void show(progress *p, const step_report *r) {
+  char line[160];
+  const int left = (int)ceil(r->seconds_left);
+  int length = snprintf(
+      line, sizeof line, "step %lld/%lld  loss %.4f  %.0f tokens/s  busiest expert %.2fx  %d:%02d left",
+      (long long)r->step, (long long)r->steps, p->loss, p->tokens_per_second, r->busiest, left / 60, left % 60);
+  if (!p->terminal) {
+    fprintf(stderr, "%s\n", line);
+  } else {
+    if (length >= p->terminal) line[p->terminal - 1] = 0;
+    fprintf(stderr, "\r%s\033[K", line);
+  }
+  p->shown = r->seconds;
+}
+
+bool progress_step(progress *p, const step_report *r, failure *failed) {
+  const double speed = (double)r->tokens / r->step_seconds;
+  const bool first = p->tokens_per_second == 0, last = r->step == r->steps;
+  p->loss = first ? r->loss : 0.9 * p->loss + 0.1 * r->loss;
+  p->tokens_per_second = first ? speed : 0.9 * p->tokens_per_second + 0.1 * speed;
+  if (first || last || r->seconds - p->shown >= (p->terminal ? 0.2 : 10)) show(p, r);
+  if (!record(p, r)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  return true;
+}
+
+void progress_pause(progress *p) {
+  if (p->terminal && p->shown > 0) fputc('\n', stderr);
+  p->shown = 0;
+}
+
+bool progress_close(progress *p, failure *failed) {
+  progress_pause(p);
+  FILE *metrics = p->metrics;
+  p->metrics = NULL;
+  if (metrics && fclose(metrics)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  return true;
+}
