@@ -1,0 +1,221 @@
+/*
+ * The router on the CPU, one row of logits at a time: scores in fp32, the k best by an insertion list whose smallest
+ * member turns most vectors away at one comparison, and the gradient through scores, renormalisation and balance loss.
+ */
+#include "base/vec.h"
+#include "moe/backend.h"
+
+/* A row of up to TIGON_MOE_MAX_EXPERTS, padded to whole vectors. */
+typedef struct route_row {
+  _Alignas(64) float logit[TIGON_MOE_MAX_EXPERTS]; /* NaN past the end */
+  _Alignas(64) float p[TIGON_MOE_MAX_EXPERTS];     /* 0 past the end */
+  float p_total;                                   /* sigmoid: sum of p; softmax: 1, or 0 */
+} route_row;
+
+static int64_t padded(int64_t experts) { return (experts + VF_LANES - 1) / VF_LANES * VF_LANES; }
+
+/* Scores below the smallest normal number count as 0. */
+static inline vf flushed(vf p) { return vf_select(p >= vf_set(0x1p-126f), p, vf_set(0.0f)); }
+
+static float largest(const float *logit, int64_t n) {
+  vf most = vf_set(-__builtin_inff());
+  for (int64_t e = 0; e < n; e += VF_LANES) most = vf_max(vf_load(logit + e), most); /* most where a logit is NaN */
+  return vf_max_lane(most);
+}
+
+/* p = softmax of what is not NaN. With +Inf its columns share 1; without anything above -Inf all p are 0. */
+static void softmax(route_row *row, int64_t n) {
+  const float most = largest(row->logit, n);
+  const vf infinite = vf_set(__builtin_inff());
+  vf sum = vf_set(0.0f);
+  for (int64_t e = 0; e < n; e += VF_LANES) {
+    const vf x = vf_load(row->logit + e);
+    vf p;
+    if (most == __builtin_inff())
+      p = vf_select(x == infinite, vf_set(1.0f), vf_set(0.0f));
+    else if (most == -__builtin_inff())
+      p = vf_set(0.0f);
+    else
+      p = vf_select(x == x, vf_exp(x - vf_set(most)), vf_set(0.0f));
+    sum += p;
+    vf_store(row->p + e, p);
+  }
+  const float total = vf_sum(sum);
+  row->p_total = total > 0.0f ? 1.0f : 0.0f;
+  const vf scale = vf_set(total > 0.0f ? 1.0f / total : 0.0f);
+  for (int64_t e = 0; e < n; e += VF_LANES) vf_store(row->p + e, flushed(vf_load(row->p + e) * scale));
+}
+
+static void sigmoid(route_row *row, int64_t n) {
+  vf sum = vf_set(0.0f);
+  for (int64_t e = 0; e < n; e += VF_LANES) {
+    const vf x = vf_load(row->logit + e);
+    const vf p = vf_select(x == x, flushed(vf_sigmoid(x)), vf_set(0.0f));
+    sum += p;
+    vf_store(row->p + e, p);
+  }
+  row->p_total = vf_sum(sum);
+}
+
+static void load_row(route_row *row, const tigon_moe_router *r, int64_t token) {
+  const int64_t n = padded(r->experts);
+  tigon_load_row(row->logit, tigon_at(&r->logits, token), r->logits.kind, r->experts);
+  for (int64_t e = r->experts; e < n; e++) row->logit[e] = __builtin_nanf("");
+  if (r->sigmoid)
+    sigmoid(row, n);
+  else
+    softmax(row, n);
+}
+
+/* --- top-k ------------------------------------------------------------------------------------------------------ */
+
+/* The best so far, in falling order. */
+typedef struct best_list {
+  float logit[TIGON_MOE_MAX_CHOICES];
+  int32_t id[TIGON_MOE_MAX_CHOICES];
+  int count, room;
+} best_list;
+
+/* Equal logits stay behind those that came first, so ties go to the lowest id. */
+static inline void offer(best_list *best, float logit, int32_t id) {
+  if (!(logit == logit)) return;
+  int at = best->count;
+  if (at == best->room) {
+    if (!(logit > best->logit[at - 1])) return;
+    at--;
+  } else {
+    best->count++;
+  }
+  for (; at > 0 && logit > best->logit[at - 1]; at--) {
+    best->logit[at] = best->logit[at - 1];
+    best->id[at] = best->id[at - 1];
+  }
+  best->logit[at] = logit;
+  best->id[at] = id;
+}
+
+static inline int any_lane(vi mask) {
+  uint64_t words[sizeof mask / 8], any = 0;
+  memcpy(words, &mask, sizeof mask);
+  for (size_t i = 0; i < sizeof words / 8; i++) any |= words[i];
+  return any != 0;
+}
+
+static void find_best(best_list *best, const float *logit, int64_t experts, int room) {
+  best->count = 0;
+  best->room = room;
+  for (int64_t e = 0; e < experts; e += VF_LANES) {
+    if (best->count == room && !any_lane(vf_load(logit + e) > vf_set(best->logit[room - 1]))) continue;
+    for (int64_t i = e; i < e + VF_LANES; i++) offer(best, logit[i], (int32_t)i); /* NaN past the end */
+  }
+}
+
+/* --- forward ---------------------------------------------------------------------------------------------------- */
+
+static void store_choices(const tigon_moe_router *r, int64_t token, const route_row *row, const best_list *best) {
+  float sum = 0.0f;
+  for (int j = 0; j < best->count; j++) sum += row->p[best->id[j]];
+  float *weights = (float *)(void *)tigon_at(&r->weights, token);
+  char *ids = tigon_at(&r->ids, token);
+  for (int j = 0; j < r->choices; j++) {
+    float w = j < best->count ? row->p[best->id[j]] : 0.0f;
+    if (r->renormalize) w = sum > 0.0f ? w / sum : 0.0f;
+    weights[j] = w;
+    tigon_store_index(ids, r->ids.kind, j, j < best->count ? best->id[j] : -1);
+  }
+}
+
+static void add_probabilities(float *sum, const route_row *row, const tigon_moe_router *r) {
+  const float scale = r->sigmoid && row->p_total > 0.0f ? 1.0f / row->p_total : 1.0f;
+  for (int64_t e = 0; e < r->experts; e++) sum[e] += row->p[e] * scale;
+}
+
+void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chunk) {
+  const int64_t begin = chunk * r->chunk;
+  const int64_t end = r->tokens - begin < r->chunk ? r->tokens : begin + r->chunk;
+  float *p_sum = r->p_sum ? r->p_sum + chunk * r->experts : NULL;
+  int64_t *count = r->count_sum ? r->count_sum + chunk * r->experts : NULL;
+  for (int64_t e = 0; p_sum && e < r->experts; e++) p_sum[e] = 0.0f;
+  for (int64_t e = 0; count && e < r->experts; e++) count[e] = 0;
+  route_row row;
+  best_list best;
+  for (int64_t t = begin; t < end; t++) {
+    load_row(&row, r, t);
+    find_best(&best, row.logit, r->experts, (int)r->choices);
+    store_choices(r, t, &row, &best);
+    for (int j = 0; count && j < best.count; j++) count[best.id[j]]++;
+    if (p_sum) add_probabilities(p_sum, &row, r);
+  }
+}
+
+/* --- backward --------------------------------------------------------------------------------------------------- */
+
+/* A token's chosen experts and the gradients of their p. */
+typedef struct chosen {
+  int32_t id[TIGON_MOE_MAX_CHOICES];
+  float dp[TIGON_MOE_MAX_CHOICES];
+  int count;
+} chosen;
+
+/* From d_topk_weights: dw_j, or with renormalisation (dw_j - sum_i dw_i w_i) / sum_i p_i. */
+static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token, const float *p) {
+  c->count = 0;
+  if (!tigon_present(&r->d_weights)) return;
+  const float *dw = (const float *)(const void *)tigon_at(&r->d_weights, token);
+  float sum = 0.0f, weighted = 0.0f;
+  for (int64_t j = 0; j < r->choices; j++) {
+    const int64_t id = tigon_load_index(tigon_at(&r->ids, token), r->ids.kind, j);
+    if (id < 0 || id >= r->experts) continue;
+    c->id[c->count] = (int32_t)id;
+    c->dp[c->count++] = dw[j];
+    sum += p[id];
+    weighted += dw[j] * p[id];
+  }
+  if (!r->renormalize) return;
+  const float scale = sum > 0.0f ? 1.0f / sum : 0.0f;
+  for (int j = 0; j < c->count; j++) c->dp[j] = sum > 0.0f ? (c->dp[j] - weighted * scale) * scale : 0.0f;
+}
+
+static float dot(const float *a, const float *b, int64_t n) {
+  vf sum = vf_set(0.0f);
+  int64_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) sum += vf_load(a + i) * vf_load(b + i);
+  float total = vf_sum(sum);
+  for (; i < n; i++) total += a[i] * b[i];
+  return total;
+}
+
+/* d (E) = gradient of the logits. With dp_e the gradient of p_e: softmax p_e (dp_e - sum_i p_i dp_i), sigmoid
+ * dp_e p_e (1 - p_e). The sum's part from renormalised weights is 0. */
+static void logit_gradients(float *d, const tigon_moe_router *r, const route_row *row, const chosen *c) {
+  const float *p = row->p;
+  const int64_t n = r->experts;
+  const float balance = r->balance ? dot(p, r->balance, n) : 0.0f; /* sum_i p_i c_i */
+  if (r->sigmoid) {
+    const float scale = row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
+    for (int64_t e = 0; e < n; e++) {
+      const float dp = r->balance ? (r->balance[e] - balance * scale) * scale : 0.0f;
+      d[e] = dp * (p[e] * (1.0f - p[e]));
+    }
+    for (int j = 0; j < c->count; j++) d[c->id[j]] += c->dp[j] * (p[c->id[j]] * (1.0f - p[c->id[j]]));
+    return;
+  }
+  float mean = balance;
+  for (int j = 0; j < c->count && !r->renormalize; j++) mean += p[c->id[j]] * c->dp[j];
+  for (int64_t e = 0; e < n; e++) d[e] = p[e] * ((r->balance ? r->balance[e] : 0.0f) - mean);
+  for (int j = 0; j < c->count; j++) d[c->id[j]] += p[c->id[j]] * c->dp[j];
+}
+
+void TIGON_ISA_FN(tigon_moe_route_backward_chunk)(const tigon_moe_router *r, int64_t chunk) {
+  const int64_t begin = chunk * r->chunk;
+  const int64_t end = r->tokens - begin < r->chunk ? r->tokens : begin + r->chunk;
+  route_row row;
+  chosen c;
+  for (int64_t t = begin; t < end; t++) {
+    load_row(&row, r, t);
+    chosen_gradients(&c, r, t, row.p);
+    float *d = row.logit; /* no longer needed */
+    logit_gradients(d, r, &row, &c);
+    tigon_store_row(tigon_at(&r->d_logits, t), r->d_logits.kind, d, r->experts);
+  }
+}
