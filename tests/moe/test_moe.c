@@ -4,8 +4,9 @@
 static const tigon_kind x_kinds[] = {TIGON_F32, TIGON_BF16, TIGON_F16};
 
 /* Gate 1 is against the rms. Weight gradients are products of five random factors summed over few rows, so that elements
- * reach 24 times their rms. Up to five roundings meet in one (g, u, a, s a, and the output), each half a unit of the
- * coarser of x's and the output's dtype. Float32 is bounded by its sums instead: up to 600 terms. */
+ * reach 24 times their rms. Up to five roundings meet in one (g, u, a, s a, and the output), each on average 2^-9
+ * (bfloat16) or 2^-12 (float16) of the value in the coarser of x's and the output's dtype. Float32 is bounded by its sums
+ * instead: up to 600 terms. */
 static double bound_of(tigon_kind x, tigon_kind output) {
   const bool bf16 = x == TIGON_BF16 || output == TIGON_BF16, f16 = x == TIGON_F16 || output == TIGON_F16;
   return bf16 ? 5 * 24 * 0x1p-9 : f16 ? 5 * 24 * 0x1p-12 : 2e-5;
