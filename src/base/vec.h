@@ -52,30 +52,64 @@ static inline vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes
 static inline vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); } /* b where either is NaN */
 static inline vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); } /* b where either is NaN */
 
+/* Lane i takes lane i ^ width; width is a literal. */
+#if VF_LANES == 16
+#define VF_SWAP(v, w)                                                                                                 \
+  __builtin_shufflevector(v, v, 0 ^ w, 1 ^ w, 2 ^ w, 3 ^ w, 4 ^ w, 5 ^ w, 6 ^ w, 7 ^ w, 8 ^ w, 9 ^ w, 10 ^ w, 11 ^ w, \
+                          12 ^ w, 13 ^ w, 14 ^ w, 15 ^ w)
+#elif VF_LANES == 8
+#define VF_SWAP(v, w) __builtin_shufflevector(v, v, 0 ^ w, 1 ^ w, 2 ^ w, 3 ^ w, 4 ^ w, 5 ^ w, 6 ^ w, 7 ^ w)
+#else
+#define VF_SWAP(v, w) __builtin_shufflevector(v, v, 0 ^ w, 1 ^ w, 2 ^ w, 3 ^ w)
+#endif
+
 /* Sum of the lanes in a fixed order (halves, quarters, ...). */
 static inline float vf_sum(vf v) {
-  float lanes[VF_LANES];
-  vf_store(lanes, v);
-  for (int width = VF_LANES / 2; width >= 1; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
+#if VF_LANES >= 16
+  v += VF_SWAP(v, 8);
+#endif
+#if VF_LANES >= 8
+  v += VF_SWAP(v, 4);
+#endif
+  v += VF_SWAP(v, 2);
+  v += VF_SWAP(v, 1);
+  return v[0];
 }
 
 static inline float vf_max_lane(vf v) {
-  float lanes[VF_LANES];
-  vf_store(lanes, v);
-  for (int width = VF_LANES / 2; width >= 1; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  return lanes[0];
+#if VF_LANES >= 16
+  v = vf_max(v, VF_SWAP(v, 8));
+#endif
+#if VF_LANES >= 8
+  v = vf_max(v, VF_SWAP(v, 4));
+#endif
+  v = vf_max(v, VF_SWAP(v, 2));
+  v = vf_max(v, VF_SWAP(v, 1));
+  return v[0];
 }
 
-static inline vf vf_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vu) << 16); }
+/* 16-bit integers to and from 32 bits; gcc 12 splits __builtin_convertvector into pieces. */
+#if defined(__AVX512F__)
+static inline vu vu_widen(vh h) { return (vu)_mm512_cvtepu16_epi32((__m256i)h); }
+static inline vh vu_narrow(vu v) { return (vh)_mm512_cvtepi32_epi16((__m512i)v); }
+#elif defined(__AVX2__)
+static inline vu vu_widen(vh h) { return (vu)_mm256_cvtepu16_epi32((__m128i)h); }
+static inline vh vu_narrow(vu v) { /* v < 2^16 */
+  const __m256i packed = _mm256_packus_epi32((__m256i)v, (__m256i)v);
+  return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+#else
+static inline vu vu_widen(vh h) { return __builtin_convertvector(h, vu); }
+static inline vh vu_narrow(vu v) { return __builtin_convertvector(v, vh); }
+#endif
+
+static inline vf vf_from_bf16(vh h) { return (vf)(vu_widen(h) << 16); }
 
 static inline vh vf_to_bf16(vf v) {
   const vu bits = (vu)v;
   const vu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const vu nan = (vu)((bits & 0x7fffffffu) > 0x7f800000u);
-  return __builtin_convertvector((nan & (bits >> 16 | 0x40u)) | (~nan & rounded), vh);
+  return vu_narrow((nan & (bits >> 16 | 0x40u)) | (~nan & rounded));
 }
 
 #if defined(__AVX512F__)
