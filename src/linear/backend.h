@@ -8,7 +8,7 @@
 #include "base/isa.h"
 
 /* At most this many tokens are projected row by row: packing the whole weight would cost more than it saves. */
-enum { LINEAR_FEW_TOKENS = 4 };
+enum { LINEAR_FEW_TOKENS = 8 };
 
 /* y (T, N) = x (T, D) weight (N, D)^T + bias, each weight row read once. The order of summation depends on D alone. */
 typedef struct linear_rows {
