@@ -47,7 +47,8 @@ enum { TIGON_BLOCK_AREAS = 4 };
 typedef struct tigon_block_ahead {
   struct {
     const char *row;
-    int64_t stride, row_bytes, rows; /* bytes, bytes, rows left */
+    int64_t stride, row_bytes; /* bytes */
+    int64_t rows, column;      /* rows left; bytes of the first one that are done */
   } area[TIGON_BLOCK_AREAS];
   int areas, current;
 } tigon_block_ahead;

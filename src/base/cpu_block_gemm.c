@@ -15,20 +15,48 @@ _Static_assert((int)MR <= (int)TIGON_BLOCK_M && (int)TIGON_BLOCK_N % (int)NR == 
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void add_products(int rows, vf sum[MR][NV], const tigon_block_term *term, int64_t k, int64_t i, int64_t j) {
+INLINE void add_product(int rows, vf sum[MR][NV], const float *a, const float *b) {
+  vf column[NV];
+#pragma GCC unroll 2
+  for (int v = 0; v < NV; v++) column[v] = vf_load(b + v * VF_LANES);
+#pragma GCC unroll 16
+  for (int r = 0; r < rows; r++) {
+    const vf row = vf_set(a[r]);
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; v++) sum[r][v] += row * column[v];
+  }
+}
+
+/* Products of k = 0 .. k, and a prefetch of lines[k / FETCH_EVERY] now and then: spread, since a burst would wait. */
+enum { FETCH_EVERY = 2, MAX_LINES = 64 };
+INLINE void add_products(int rows, vf sum[MR][NV], const tigon_block_term *term, int64_t k, int64_t i, int64_t j,
+                         const char *const *lines, int64_t line_count) {
   const float *a = term->a + i, *b = term->b + j;
   const int64_t lda = term->lda, ldb = term->ldb;
-  for (int64_t p = 0; p < k; p++, a += lda, b += ldb) {
-    vf column[NV];
+  int64_t p = 0;
+  for (; p < line_count; p++) {
+    __builtin_prefetch(lines[p], 0, 2);
 #pragma GCC unroll 2
-    for (int v = 0; v < NV; v++) column[v] = vf_load(b + v * VF_LANES);
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++) {
-      const vf row = vf_set(a[r]);
-#pragma GCC unroll 2
-      for (int v = 0; v < NV; v++) sum[r][v] += row * column[v];
-    }
+    for (int step = 0; step < FETCH_EVERY; step++, a += lda, b += ldb) add_product(rows, sum, a, b);
   }
+  for (p *= FETCH_EVERY; p < k; p++, a += lda, b += ldb) add_product(rows, sum, a, b);
+}
+
+/* The next lines of the list, at most most. */
+static int64_t take_lines(tigon_block_ahead *ahead, int64_t most, const char **lines) {
+  enum { LINE = 64 };
+  if (most > MAX_LINES) most = MAX_LINES;
+  int64_t n = 0;
+  while (n < most && ahead->current < ahead->areas) {
+    const int at = ahead->current;
+    lines[n++] = ahead->area[at].row + ahead->area[at].column;
+    ahead->area[at].column += LINE;
+    if (ahead->area[at].column < ahead->area[at].row_bytes) continue;
+    ahead->area[at].column = 0;
+    ahead->area[at].row += ahead->area[at].stride;
+    if (--ahead->area[at].rows <= 0) ahead->current++;
+  }
+  return n;
 }
 
 /* Rows i .. i + rows, columns j .. j + NR of c; the second term's sum ends before k_end. */
@@ -38,14 +66,16 @@ INLINE void tile(int rows, const tigon_block_gemm *g, int64_t i, int64_t j, int6
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
     for (int v = 0; v < NV; v++) sum[r][v] = vf_set(0.0f);
-  add_products(rows, sum, &g->first, g->first.k, i, j);
+  const char *lines[MAX_LINES];
+  const int64_t line_count = g->ahead ? take_lines(g->ahead, g->first.k / FETCH_EVERY, lines) : 0;
+  add_products(rows, sum, &g->first, g->first.k, i, j, lines, line_count);
   if (g->row_scale) {
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
       for (int v = 0; v < NV; v++) sum[r][v] *= vf_set(g->row_scale[i + r]);
   }
-  add_products(rows, sum, &g->second, k_end, i, j);
+  add_products(rows, sum, &g->second, k_end, i, j, lines, 0);
   float *c = g->c + i * g->ldc + j;
   const vf c_scale = vf_set(g->c_scale);
   if (g->accumulate) {
@@ -65,21 +95,6 @@ static void tile_row(const tigon_block_gemm *g, int64_t i, int64_t j, int64_t k_
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* About as many lines as memory delivers during a tile. */
-static void fetch_ahead(tigon_block_ahead *ahead) {
-  enum { LINES = 32, LINE = 64 };
-  for (int64_t lines = 0; lines < LINES && ahead->current < ahead->areas;) {
-    const int at = ahead->current;
-    if (ahead->area[at].rows-- <= 0) {
-      ahead->current++;
-      continue;
-    }
-    const char *row = ahead->area[at].row;
-    for (int64_t i = 0; i < ahead->area[at].row_bytes; i += LINE, lines++) __builtin_prefetch(row + i, 0, 2);
-    ahead->area[at].row += ahead->area[at].stride;
-  }
-}
-
 void TIGON_ISA_FN(tigon_block_gemm_run)(const tigon_block_gemm *g) {
   for (int64_t j = 0; j < g->n; j += NR) {
     if (g->shape == TIGON_BLOCK_CAUSAL_EXACT) {
@@ -88,7 +103,6 @@ void TIGON_ISA_FN(tigon_block_gemm_run)(const tigon_block_gemm *g) {
     }
     for (int64_t i = 0; i < g->m; i += MR) {
       if (g->shape == TIGON_BLOCK_UPPER && j + NR <= i) break;
-      if (g->ahead) fetch_ahead(g->ahead);
       tile_whole(g, i, j, g->shape == TIGON_BLOCK_CAUSAL ? least(g->second.k, i + MR) : g->second.k);
     }
   }

@@ -157,14 +157,15 @@ static void load_transposed(const unit *u, float *to, const tigon_view *view, in
 }
 
 /* pairs[j][i] = P[i, j]. Selecting, not multiplying by 0, keeps a NaN in token j from tokens before it. */
-static void compute_pairs(const unit *u, int64_t r, span chunk) {
+static void compute_pairs(const unit *u, int64_t r, span chunk, tigon_block_ahead *ahead) {
   const scan_blocks *b = &u->b;
   const tigon_block_gemm product = {.m = chunk.length,
                                     .n = chunk.length,
                                     .first = {b->y, b->x, TOKEN_STRIDE, TOKEN_STRIDE, u->s->dx},
                                     .shape = TIGON_BLOCK_UPPER,
                                     .c = b->pairs,
-                                    .ldc = TOKEN_STRIDE};
+                                    .ldc = TOKEN_STRIDE,
+                                    .ahead = ahead};
   multiply(&product);
   const float *weights = b->pair_weights + r * PAIR_WEIGHTS + CHUNK;
   vi lane;
@@ -178,7 +179,8 @@ static void compute_pairs(const unit *u, int64_t r, span chunk) {
 }
 
 /* out (+)= lambda^(i + e) x W + P z */
-static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, bool z_finite) {
+static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, bool z_finite,
+                        tigon_block_ahead *ahead) {
   const scan_blocks *b = &u->b;
   const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
   const tigon_block_gemm product = {
@@ -191,11 +193,12 @@ static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, b
       .accumulate = r > 0,
       .c_scale = 1.0f,
       .c = b->out,
-      .ldc = b->z_stride};
+      .ldc = b->z_stride,
+      .ahead = ahead};
   multiply(&product);
 }
 
-static void update_state(const unit *u, int64_t r, span chunk, bool with_state) {
+static void update_state(const unit *u, int64_t r, span chunk, bool with_state, tigon_block_ahead *ahead) {
   const scan_blocks *b = &u->b;
   const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
   int64_t stride;
@@ -208,21 +211,75 @@ static void update_state(const unit *u, int64_t r, span chunk, bool with_state) 
                                     .accumulate = with_state,
                                     .c_scale = powers[chunk.length],
                                     .c = state_block(u, r),
-                                    .ldc = b->z_stride};
+                                    .ldc = b->z_stride,
+                                    .ahead = ahead};
   multiply(&product);
+}
+
+INLINE void store_scaled(void *to, tigon_kind kind, const float *from, int64_t n, float scale) {
+  int64_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) vf_store_as(to, kind, i, vf_set(scale) * vf_load(from + i));
+  for (; i < n; i++) tigon_store(to, kind, i, scale * from[i]);
+}
+
+static char *out_rows(const unit *u, int64_t position, int64_t *stride) {
+  const scan *s = u->s;
+  const int64_t head = s->summed ? u->first_head / s->group : u->first_head;
+  return chunk_rows(u, &s->out, head, position, stride) + u->column * tigon_kind_bytes(s->out.kind);
 }
 
 static void store_out(const unit *u, span chunk) {
   const scan *s = u->s;
   int64_t stride;
-  const int64_t head = s->summed ? u->first_head / s->group : u->first_head;
-  char *to = chunk_rows(u, &s->out, head, chunk.first, &stride) + u->column * tigon_kind_bytes(s->out.kind);
-  const vf outer = vf_set(s->outer);
-  for (int64_t i = 0; i < chunk.length; i++, to += stride * tigon_kind_bytes(s->out.kind)) {
-    float *from = u->b.out + i * u->b.z_stride;
-    for (int64_t c = 0; c < u->columns; c += VF_LANES) vf_store(from + c, outer * vf_load(from + c));
-    tigon_store_row(to, s->out.kind, from, u->columns);
+  char *to = out_rows(u, chunk.first, &stride);
+  const float *from = u->b.out;
+  for (int64_t i = 0; i < chunk.length; i++, from += u->b.z_stride, to += stride * tigon_kind_bytes(s->out.kind))
+    switch (s->out.kind) {
+    case TIGON_BF16:
+      store_scaled(to, TIGON_BF16, from, u->columns, s->outer);
+      break;
+    case TIGON_F16:
+      store_scaled(to, TIGON_F16, from, u->columns, s->outer);
+      break;
+    default:
+      store_scaled(to, TIGON_F32, from, u->columns, s->outer);
+      break;
+    }
+}
+
+static void add_area(tigon_block_ahead *ahead, const tigon_view *view, const char *row, int64_t stride, int64_t columns,
+                     int64_t rows) {
+  const int64_t bytes = tigon_kind_bytes(view->kind);
+  if (rows == 0) return;
+  ahead->area[ahead->areas].row = row;
+  ahead->area[ahead->areas].column = 0;
+  ahead->area[ahead->areas].stride = stride * bytes;
+  ahead->area[ahead->areas].row_bytes = columns * bytes;
+  ahead->area[ahead->areas++].rows = rows;
+}
+
+/* What follows head r of a chunk: its output rows, and the rows of the next head or else of the next chunk. */
+static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
+  const scan *s = u->s;
+  tigon_block_ahead ahead = {.areas = 0};
+  int64_t stride;
+  if (tigon_present(&s->out) && r == 0) {
+    const char *row = out_rows(u, chunk.first, &stride);
+    add_area(&ahead, &s->out, row, stride, u->columns, chunk.length);
   }
+  const bool next_chunk = r + 1 == u->heads;
+  if (next_chunk && chunk.last) return ahead;
+  const int64_t first = next_chunk ? chunk.first + CHUNK : chunk.first;
+  const int64_t head = u->first_head + (next_chunk ? 0 : r + 1);
+  const int64_t rows = least(u->end - u->begin - first, CHUNK);
+  const char *row = value_head_rows(u, &s->x, head, first, &stride);
+  if (tigon_present(&s->out)) add_area(&ahead, &s->x, row, stride, s->dx, rows);
+  row = value_head_rows(u, &s->y, head, first, &stride);
+  add_area(&ahead, &s->y, row, stride, s->dx, rows);
+  if (!next_chunk) return ahead;
+  row = value_head_rows(u, &s->z, head, first, &stride) + u->column * tigon_kind_bytes(s->z.kind);
+  add_area(&ahead, &s->z, row, stride, u->columns, rows);
+  return ahead;
 }
 
 static void scan_chunk(const unit *u, span chunk, bool with_state) {
@@ -230,6 +287,7 @@ static void scan_chunk(const unit *u, span chunk, bool with_state) {
   const bool wants_out = tigon_present(&s->out), wants_state = !chunk.last || tigon_present(&s->state_out);
   bool z_finite = true;
   for (int64_t r = 0; r < u->heads; r++) {
+    tigon_block_ahead ahead = rows_ahead(u, r, chunk);
     if (r == 0) { /* where a unit has several value heads, z is a query head's */
       int64_t stride;
       const char *from = value_head_rows(u, &s->z, u->first_head, chunk.first, &stride);
@@ -239,10 +297,10 @@ static void scan_chunk(const unit *u, span chunk, bool with_state) {
     if (wants_out) {
       load_transposed(u, u->b.x, &s->x, r, chunk);
       load_transposed(u, u->b.y, &s->y, r, chunk);
-      compute_pairs(u, r, chunk);
-      compute_out(u, r, chunk, with_state, z_finite);
+      compute_pairs(u, r, chunk, &ahead);
+      compute_out(u, r, chunk, with_state, z_finite, &ahead);
     }
-    if (wants_state) update_state(u, r, chunk, with_state);
+    if (wants_state) update_state(u, r, chunk, with_state, &ahead);
   }
   if (wants_out) store_out(u, chunk);
 }
