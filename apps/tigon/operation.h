@@ -4,12 +4,13 @@
 
 #include "model.h"
 
-#define RUN(m, op, args)                                                                                             \
-  do {                                                                                                               \
-    uint64_t bytes_ = 0;                                                                                             \
-    if (!(m)->failed_op)                                                                                             \
-      operation_done(m, #op, (m)->planning ? op##_workspace(&(m)->exec, &(args), &bytes_) : op(&(m)->exec, &(args)), \
-                     bytes_);                                                                                        \
+#define RUN(m, op, args)                                                                        \
+  do {                                                                                          \
+    uint64_t bytes_ = 0;                                                                        \
+    if ((m)->failed_op) break;                                                                  \
+    const tigon_status status_ =                                                                \
+        (m)->planning ? op##_workspace(&(m)->exec, &(args), &bytes_) : op(&(m)->exec, &(args)); \
+    operation_done(m, #op, status_, bytes_);                                                    \
   } while (0)
 
 static inline void operation_done(model *m, const char *op, tigon_status status, uint64_t workspace_bytes) {

@@ -16,8 +16,10 @@ static volatile sig_atomic_t caught;
 
 static void on_signal(int number) { caught = number; }
 
-/* The first signal ends the run after its step; a second one kills the program. */
+/* The first signal ends the run after its step; a second one kills the program. A file that grows past the limit of its
+ * size is an error of that write, like a full disk. */
 static void catch_signals(void) {
+  signal(SIGXFSZ, SIG_IGN);
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
