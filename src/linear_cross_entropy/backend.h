@@ -23,10 +23,12 @@ typedef struct tigon_lce_problem {
   void *scratch; /* threads times tigon_gemm_scratch() */
 } tigon_lce_problem;
 
-/* Statistics of some columns of one row of logits, relative to their largest. */
+/* Statistics of some columns of one row of logits, relative to their largest. The largest ones' share of
+ * sum e^(z - max) is kept apart, so that a peaked row's log-sum keeps its digits. */
 typedef struct tigon_lce_state {
   float max;      /* -inf: no column, or none above -inf */
-  float sum;      /* sum e^(z - max) */
+  float ties;     /* columns at max */
+  float rest;     /* sum e^(z - max) over the others */
   float weighted; /* sum e^(z - max) (z - max) */
   float target;   /* the target's logit where it is one of the columns, else 0 */
 } tigon_lce_state;

@@ -16,6 +16,15 @@ typedef struct forward_item {
   int64_t row, column;     /* the item's first */
 } forward_item;
 
+/* Makes a state relative to a maximum that is higher by -shift. */
+static void rescale(tigon_lce_state *state, vf shift) {
+  if (shift[0] == 0) return;
+  const float factor = vf_exp(shift)[0], sum = state->ties + state->rest;
+  state->weighted = factor * (state->weighted + shift[0] * sum);
+  state->rest = factor * sum;
+  state->ties = 0;
+}
+
 /* Adds n logits to a row's state. z holds accumulators, and room for a whole number of vectors. */
 static void fold_row(const tigon_lce_problem *p, tigon_lce_state *state, float *z, const float *bias, int64_t n,
                      int64_t target) {
@@ -30,18 +39,20 @@ static void fold_row(const tigon_lce_problem *p, tigon_lce_state *state, float *
   const float tile_max = vf_max_lane(top);
   const float max = tile_max > state->max ? tile_max : state->max;
   const float base = max == -INFINITY ? 0.0f : max;
-  vf sum = vf_set(0.0f), weighted = vf_set(0.0f);
+  vf ties = vf_set(0.0f), rest = vf_set(0.0f), weighted = vf_set(0.0f);
   for (int64_t j = 0; j < n; j += VF_LANES) {
     const vf below = tigon_lce_floor(vf_load(z + j) - base);
     const vf e = vf_exp(below);
-    sum += e;
+    const vi tie = below == vf_set(0.0f);
+    ties += vf_select(tie, e, vf_set(0.0f));
+    rest += vf_select(tie, vf_set(0.0f), e);
     weighted += e * below;
   }
-  const vf shift = tigon_lce_floor(vf_set(state->max) - base);
-  const vf factor = vf_exp(shift);
-  state->weighted = factor[0] * (state->weighted + shift[0] * state->sum) + vf_sum(weighted);
-  state->sum = factor[0] * state->sum + vf_sum(sum);
+  rescale(state, tigon_lce_floor(vf_set(state->max) - base));
   state->max = max;
+  state->ties += vf_sum(ties);
+  state->rest += vf_sum(rest);
+  state->weighted += vf_sum(weighted);
   if (target >= 0 && target < n) state->target = z[target];
 }
 
@@ -88,22 +99,25 @@ static void finish_row(const tigon_lce_forward_plan *plan, int64_t row) {
   const tigon_lce_problem *p = &plan->problem;
   const tigon_lce_state *states = plan->states + row;
   const int64_t step = p->kept_count, token = p->kept[row];
-  double max = -INFINITY, sum = 0, weighted = 0, target = 0;
+  double max = -INFINITY, ties = 0, rest = 0, weighted = 0, target = 0;
   for (int64_t i = 0; i < plan->splits; i++)
     if (states[i * step].max > max) max = states[i * step].max;
   for (int64_t i = 0; i < plan->splits; i++) {
     const tigon_lce_state *s = &states[i * step];
+    const double sum = (double)s->ties + s->rest;
     target += s->target;
-    if (s->sum == 0) continue; /* every column is -inf */
-    const double shift = (double)s->max - max, factor = exp(shift);
-    sum += factor * s->sum;
-    weighted += s->sum > 0 && factor == 0 ? 0 : factor * (s->weighted + shift * s->sum);
+    if (sum == 0) continue; /* every column is -inf */
+    const bool top = s->max == max;
+    const double shift = top ? 0 : (double)s->max - max, factor = exp(shift);
+    ties += top ? s->ties : 0;
+    rest += top ? s->rest : factor * sum;
+    weighted += factor == 0 ? 0 : factor * (s->weighted + shift * sum);
   }
-  const double log_sum = log(sum), lse = max + log_sum, nll = max - target + log_sum;
+  const double log_sum = log(ties) + log1p(rest / ties), lse = max + log_sum, nll = max - target + log_sum;
   put(&plan->loss, token, nll + (double)p->z_loss * lse * lse);
   put(&plan->nll, token, nll);
   put(&plan->lse, token, lse);
-  put(&plan->entropy, token, log_sum - weighted / sum);
+  put(&plan->entropy, token, log_sum - weighted / (ties + rest));
 }
 
 enum { FINISH_ROWS = 256 };
@@ -120,7 +134,7 @@ static void finish_rows(void *context, int64_t chunk, int slot) {
 static int64_t choose_block(const tigon_lce_forward_plan *plan) {
   enum { ENOUGH = 32 };
   int64_t block = TIGON_GEMM_M;
-  while (block > TIGON_GEMM_M / 4 && ceil_div(plan->problem.kept_count, block) * plan->splits < ENOUGH) block /= 2;
+  while (block > TIGON_GEMM_M / 8 && ceil_div(plan->problem.kept_count, block) * plan->splits < ENOUGH) block /= 2;
   return block;
 }
 
