@@ -11,7 +11,7 @@ echo "lint: $(printf '%s\n' "$scripts" | wc -l) shell scripts are clean"
 # A CPU source stands in the compile database once for each instruction set; the last one is looked at.
 mkdir -p build/lint
 awk 'BEGIN { RS = "}" }
-     match($0, /"file": "[^"]*"/) { sub(/^[^{]*/, ""); command[substr($0, RSTART, RLENGTH)] = $0 "}" }
+     match($0, /"file": "[^"]*"/) { file = substr($0, RSTART, RLENGTH); sub(/^[^{]*/, ""); command[file] = $0 "}" }
      END { separator = "[\n"; for (file in command) { printf "%s%s", separator, command[file]; separator = ",\n" } print "\n]" }' \
     $build/compile_commands.json >build/lint/compile_commands.json
 
