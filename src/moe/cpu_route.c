@@ -9,10 +9,27 @@
 typedef struct route_row {
   _Alignas(64) float logit[TIGON_MOE_MAX_EXPERTS]; /* NaN past the end */
   _Alignas(64) float p[TIGON_MOE_MAX_EXPERTS];     /* 0 past the end */
-  float p_total;                                   /* sigmoid: sum of p; softmax: 1, or 0 */
+  float p_total;                                   /* sum of p; sigmoid only */
 } route_row;
 
 static int64_t padded(int64_t experts) { return (experts + VF_LANES - 1) / VF_LANES * VF_LANES; }
+
+/* exp of what is not positive, nearly correctly rounded (relative error below 7e-8, with and without fused multiply-adds):
+ * the gradient takes differences of scores. Below the smallest normal number the result is at most that number. */
+static inline vf exp_accurate(vf x) {
+  x = vf_max(vf_set(-87.4f), x);
+  /* x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer that stands in the low bits. */
+  const vf shifted = x * vf_set(1.44269504f) + vf_set(12582912.0f);
+  const vi n = (vi)shifted - (vi)vf_set(12582912.0f);
+  const vf whole = shifted - vf_set(12582912.0f);
+  const vf r = (x - whole * vf_set(0.693359375f)) - whole * vf_set(-2.12194442e-4f); /* the first product is exact */
+  vf q = vf_set(1.39336882e-3f);
+  q = q * r + vf_set(8.36320501e-3f);
+  q = q * r + vf_set(4.16664630e-2f);
+  q = q * r + vf_set(1.66665763e-1f);
+  q = q * r + vf_set(0.5f);
+  return (vf_set(1.0f) + (r + r * r * q)) * (vf)((n + 127) << 23);
+}
 
 /* Scores below the smallest normal number count as 0. */
 static inline vf flushed(vf p) { return vf_select(p >= vf_set(0x1p-126f), p, vf_set(0.0f)); }
@@ -23,11 +40,22 @@ static float largest(const float *logit, int64_t n) {
   return vf_max_lane(most);
 }
 
+/* Sum of n values, whole vectors, in blocks so that rounding errors do not add up over 4096 experts. */
+static float sum_of(const float *values, int64_t n) {
+  vf total = vf_set(0.0f);
+  for (int64_t begin = 0; begin < n; begin += 256) {
+    const int64_t end = n - begin < 256 ? n : begin + 256;
+    vf sum = vf_set(0.0f);
+    for (int64_t e = begin; e < end; e += VF_LANES) sum += vf_load(values + e);
+    total += sum;
+  }
+  return vf_sum(total);
+}
+
 /* p = softmax of what is not NaN. With +Inf its columns share 1; without anything above -Inf all p are 0. */
 static void softmax(route_row *row, int64_t n) {
   const float most = largest(row->logit, n);
   const vf infinite = vf_set(__builtin_inff());
-  vf sum = vf_set(0.0f);
   for (int64_t e = 0; e < n; e += VF_LANES) {
     const vf x = vf_load(row->logit + e);
     vf p;
@@ -36,25 +64,23 @@ static void softmax(route_row *row, int64_t n) {
     else if (most == -__builtin_inff())
       p = vf_set(0.0f);
     else
-      p = vf_select(x == x, vf_exp(x - vf_set(most)), vf_set(0.0f));
-    sum += p;
+      p = vf_select(x == x, exp_accurate(x - vf_set(most)), vf_set(0.0f));
     vf_store(row->p + e, p);
   }
-  const float total = vf_sum(sum);
-  row->p_total = total > 0.0f ? 1.0f : 0.0f;
-  const vf scale = vf_set(total > 0.0f ? 1.0f / total : 0.0f);
-  for (int64_t e = 0; e < n; e += VF_LANES) vf_store(row->p + e, flushed(vf_load(row->p + e) * scale));
+  const float total = sum_of(row->p, n);
+  const vf divisor = vf_set(total > 0.0f ? total : 1.0f);
+  for (int64_t e = 0; e < n; e += VF_LANES) vf_store(row->p + e, flushed(vf_load(row->p + e) / divisor));
 }
 
 static void sigmoid(route_row *row, int64_t n) {
-  vf sum = vf_set(0.0f);
   for (int64_t e = 0; e < n; e += VF_LANES) {
     const vf x = vf_load(row->logit + e);
-    const vf p = vf_select(x == x, flushed(vf_sigmoid(x)), vf_set(0.0f));
-    sum += p;
+    const vf small = exp_accurate(vf_select(x > vf_set(0.0f), -x, x));
+    const vf p = vf_select(x == x, flushed(vf_select(x > vf_set(0.0f), vf_set(1.0f), small) / (vf_set(1.0f) + small)),
+                           vf_set(0.0f));
     vf_store(row->p + e, p);
   }
-  row->p_total = vf_sum(sum);
+  row->p_total = sum_of(row->p, n);
 }
 
 static void load_row(route_row *row, const tigon_moe_router *r, int64_t token) {
@@ -162,18 +188,22 @@ static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token
   c->count = 0;
   if (!tigon_present(&r->d_weights)) return;
   const float *dw = (const float *)(const void *)tigon_at(&r->d_weights, token);
-  float sum = 0.0f, weighted = 0.0f;
+  float sum = 0.0f;
   for (int64_t j = 0; j < r->choices; j++) {
     const int64_t id = tigon_load_index(tigon_at(&r->ids, token), r->ids.kind, j);
     if (id < 0 || id >= r->experts) continue;
     c->id[c->count] = (int32_t)id;
     c->dp[c->count++] = dw[j];
     sum += p[id];
-    weighted += dw[j] * p[id];
   }
-  if (!r->renormalize) return;
-  const float scale = sum > 0.0f ? 1.0f / sum : 0.0f;
-  for (int j = 0; j < c->count; j++) c->dp[j] = sum > 0.0f ? (c->dp[j] - weighted * scale) * scale : 0.0f;
+  if (!r->renormalize || c->count == 0) return;
+  const float divisor = sum > 0.0f ? sum : 1.0f;
+  for (int pass = 0; pass < 2; pass++) { /* the second takes off what rounding left of the mean */
+    float mean = 0.0f;
+    for (int j = 0; j < c->count; j++) mean += c->dp[j] * (p[c->id[j]] / divisor);
+    for (int j = 0; j < c->count; j++) c->dp[j] -= mean;
+  }
+  for (int j = 0; j < c->count; j++) c->dp[j] = sum > 0.0f ? c->dp[j] / divisor : 0.0f;
 }
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -185,25 +215,33 @@ static float dot(const float *a, const float *b, int64_t n) {
   return total;
 }
 
-/* d (E) = gradient of the logits. With dp_e the gradient of p_e: softmax p_e (dp_e - sum_i p_i dp_i), sigmoid
- * dp_e p_e (1 - p_e). The sum's part from renormalised weights is 0. */
+/* d (E) from the gradients of p to those of the logits: p_e (dp_e - sum_i p_i dp_i). Renormalised weights add nothing to
+ * the sum. */
+static void softmax_gradients(float *d, const tigon_moe_router *r, const float *p) {
+  const int64_t n = r->experts;
+  float mean = 0.0f;
+  if (r->renormalize) {
+    if (r->balance) mean = dot(p, r->balance, n);
+  } else {
+    mean = dot(p, d, n);
+    for (int64_t e = 0; e < n; e++) d[e] -= mean;
+    mean = dot(p, d, n); /* what rounding left: saturated rows are differences of near-equal numbers */
+  }
+  for (int64_t e = 0; e < n; e++) d[e] = p[e] * (d[e] - mean);
+}
+
+/* d (E) = gradient of the logits. */
 static void logit_gradients(float *d, const tigon_moe_router *r, const route_row *row, const chosen *c) {
   const float *p = row->p;
   const int64_t n = r->experts;
-  const float balance = r->balance ? dot(p, r->balance, n) : 0.0f; /* sum_i p_i c_i */
-  if (r->sigmoid) {
-    const float scale = row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
-    for (int64_t e = 0; e < n; e++) {
-      const float dp = r->balance ? (r->balance[e] - balance * scale) * scale : 0.0f;
-      d[e] = dp * (p[e] * (1.0f - p[e]));
-    }
-    for (int j = 0; j < c->count; j++) d[c->id[j]] += c->dp[j] * (p[c->id[j]] * (1.0f - p[c->id[j]]));
-    return;
-  }
-  float mean = balance;
-  for (int j = 0; j < c->count && !r->renormalize; j++) mean += p[c->id[j]] * c->dp[j];
-  for (int64_t e = 0; e < n; e++) d[e] = p[e] * ((r->balance ? r->balance[e] : 0.0f) - mean);
-  for (int j = 0; j < c->count; j++) d[c->id[j]] += p[c->id[j]] * c->dp[j];
+  const float scale = !r->sigmoid ? 1.0f : row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
+  const float balance_mean = r->sigmoid && r->balance ? dot(p, r->balance, n) * scale : 0.0f;
+  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? (r->balance[e] - balance_mean) * scale : 0.0f;
+  for (int j = 0; j < c->count; j++) d[c->id[j]] += c->dp[j];
+  if (!r->sigmoid)
+    softmax_gradients(d, r, p);
+  else
+    for (int64_t e = 0; e < n; e++) d[e] *= p[e] * (1.0f - p[e]);
 }
 
 void TIGON_ISA_FN(tigon_moe_route_backward_chunk)(const tigon_moe_router *r, int64_t chunk) {
