@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"train", command_train, "train a language model on text"},
     {"sample", command_sample, "generate text with a trained model"},
+    {"bench", command_bench, "measure the speed of each family"},
     {"info", command_info, "what this build and this machine offer"},
 };
 

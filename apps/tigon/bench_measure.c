@@ -1,0 +1,167 @@
+/* Clocks, memory, ceilings and the measurement of one row. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "bench.h"
+
+double bench_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE; }
+
+void *bench_alloc(uint64_t bytes) {
+  void *memory = aligned_alloc(HUGE_PAGE, whole_pages(bytes));
+  if (!memory) {
+    fprintf(stderr, "tigon bench: no memory for %llu bytes\n", (unsigned long long)bytes);
+    exit(1);
+  }
+  madvise(memory, whole_pages(bytes), MADV_HUGEPAGE); /* a wish: 4 KiB pages are slower, not wrong */
+  memset(memory, 0, whole_pages(bytes));
+  return memory;
+}
+
+void bench_free(void *memory, uint64_t bytes) {
+  (void)bytes;
+  free(memory);
+}
+
+void bench_need_workspace(bench *b, uint64_t bytes) {
+  if (bytes <= b->workspace_room) return;
+  if (b->exec.workspace) bench_free(b->exec.workspace, b->workspace_room);
+  b->exec.workspace = bench_alloc(bytes);
+  b->exec.workspace_bytes = b->workspace_room = bytes;
+}
+
+/* Enough independent chains to hide the latency of the addition, few enough to stay in registers. */
+#define FMA_LOOP(name, lanes, chains, attribute)                                                   \
+  attribute static void name(int64_t steps, float *sink) {                                         \
+    typedef float v __attribute__((vector_size(4 * lanes)));                                       \
+    v sum[chains], factor = {0}, addend = {0};                                                     \
+    factor += 0.5f;                                                                                \
+    addend += 1.0f;                                                                                \
+    _Pragma("GCC unroll 32") for (int i = 0; i < chains; i++) sum[i] = addend * (float)i;          \
+    for (int64_t s = 0; s < steps; s++)                                                            \
+      _Pragma("GCC unroll 32") for (int i = 0; i < chains; i++) sum[i] = sum[i] * factor + addend; \
+    for (int i = 0; i < chains; i++)                                                               \
+      for (int j = 0; j < lanes; j++) *sink += sum[i][j];                                          \
+  }
+#if defined(__x86_64__)
+FMA_LOOP(fma_avx512, 16, 24, __attribute__((noinline, target("avx512f"))))
+FMA_LOOP(fma_avx2, 8, 12, __attribute__((noinline, target("avx2,fma"))))
+#endif
+FMA_LOOP(fma_generic, 4, 12, __attribute__((noinline)))
+
+enum { FMA_STEPS = 400000 };
+
+static double fma_flop(void) { /* of one thread's loop */
+  const char *isa = tigon_cpu_isa();
+  return 2.0 * FMA_STEPS * (!strcmp(isa, "avx512") ? 16 * 24 : !strcmp(isa, "avx2") ? 8 * 12 : 4 * 12);
+}
+
+static void fma_body(void *context, int64_t begin, int64_t end) {
+  (void)context;
+  volatile float kept;
+  for (int64_t i = begin; i < end; i++) {
+    float sink = 0;
+#if defined(__x86_64__)
+    if (!strcmp(tigon_cpu_isa(), "avx512"))
+      fma_avx512(FMA_STEPS, &sink);
+    else if (!strcmp(tigon_cpu_isa(), "avx2"))
+      fma_avx2(FMA_STEPS, &sink);
+    else
+#endif
+      fma_generic(FMA_STEPS, &sink);
+    kept = sink;
+  }
+  (void)kept;
+}
+
+double bench_fma_rate(bench *b) {
+  const double start = bench_now();
+  parallel_for(b->crew, b->threads, 1, fma_body, NULL);
+  return fma_flop() * b->threads / (bench_now() - start) * 1e-9;
+}
+
+typedef struct copy {
+  char *to;
+  const char *from;
+} copy;
+
+static void copy_body(void *context, int64_t begin, int64_t end) {
+  const copy *c = context;
+  memcpy(c->to + begin, c->from + begin, (size_t)(end - begin));
+}
+
+double bench_copy_rate(bench *b, void *to, const void *from, uint64_t bytes) {
+  copy c = {to, from};
+  const double start = bench_now();
+  parallel_for(b->crew, (int64_t)(bytes / 2), 1 << 20, copy_body, &c);
+  return (double)bytes / (bench_now() - start) * 1e-9;
+}
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+enum { MOST_REPETITIONS = 500, FEWEST_REPETITIONS = 7 };
+
+static double median(double *values, int n) {
+  qsort(values, (size_t)n, sizeof *values, by_value);
+  return values[n / 2];
+}
+
+void bench_print_header(const bench *b) {
+  printf("%d threads, %s; medians; the ceiling (fused multiply-adds on registers, or a copy of the same bytes) was\n"
+         "measured between the repetitions of its row\n\n",
+         b->threads, tigon_cpu_isa());
+  printf("%-21s %-26s %-8s %-8s %10s %16s %16s %6s\n", "family", "row", "pass", "dtype", "ms", "rate", "ceiling", "");
+}
+
+double bench_measure(bench *b, const bench_row *row) {
+  static double times[MOST_REPETITIONS], ceilings[MOST_REPETITIONS];
+  const bool compute = row->flop > 0;
+  void *to = compute ? NULL : bench_alloc(row->bytes / 2), *from = compute ? NULL : bench_alloc(row->bytes / 2);
+  double spent = 0;
+  int n = 0;
+  for (int warm = 1; n < MOST_REPETITIONS && (n < FEWEST_REPETITIONS || spent < b->seconds); warm = 0) {
+    const double ceiling = compute ? bench_fma_rate(b) : bench_copy_rate(b, to, from, row->bytes);
+    const double start = bench_now();
+    const tigon_status status = row->run(b, row->context);
+    const double time = bench_now() - start;
+    if (status != TIGON_OK) {
+      fprintf(stderr, "tigon bench: %s\n", tigon_last_error());
+      n = 0;
+      break;
+    }
+    if (warm) continue;
+    times[n] = time;
+    ceilings[n++] = ceiling;
+    spent += time;
+  }
+  if (!compute) {
+    bench_free(to, row->bytes / 2);
+    bench_free(from, row->bytes / 2);
+  }
+  if (n == 0) return -1;
+  const double time = median(times, n), ceiling = median(ceilings, n);
+  const double rate = (compute ? row->flop : (double)row->bytes) / time * 1e-9;
+  const char *unit = compute ? "GFLOP/s" : "GB/s";
+  printf("%-21s %-26s %-8s %-8s %10.3f %8.1f %-7s %8.1f %-7s %5.1f%%\n", row->family, row->name, row->pass, row->dtype,
+         time * 1e3, rate, unit, ceiling, unit, 100 * rate / ceiling);
+  fflush(stdout);
+  return time;
+}
+
+void bench_print_growth(const char *family, const char *what, double once, double twice) {
+  if (once > 0 && twice > 0) printf("%-21s time(2n) / time(n) in %s: %.2f\n", family, what, twice / once);
+}
