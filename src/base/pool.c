@@ -11,10 +11,10 @@
 
 /* One tigon_parallel call. It lives on the caller's stack; the pool's lock guards the members up to next. */
 typedef struct job {
-  int threads;      /* places, the caller's included */
-  int joined;       /* places taken so far; also the next slot */
-  int running;      /* workers inside work() */
-  struct job *next; /* list of jobs that may still have chunks */
+  int threads;         /* places, the caller's included */
+  int joined;          /* places taken so far; also the next slot */
+  _Atomic int running; /* workers inside work(); written with the lock held */
+  struct job *next;    /* list of jobs that may still have chunks */
   tigon_task task;
   void *context;
   int64_t chunks;
@@ -47,14 +47,23 @@ static job *job_with_place(void) {
   return NULL;
 }
 
-/* Waking a sleeping thread costs tens of microseconds, so a worker watches for the next job for about that long. */
-static void watch(unsigned seen) {
-  for (int i = 0; i < 2000; i++) {
-    if (atomic_load_explicit(&pool.posted, memory_order_relaxed) != seen) return;
+/* Waking a sleeping thread costs tens of microseconds, so threads watch for about that long before they sleep: a worker
+ * for the next job, a caller for the last workers of its own. */
+enum { WATCH_TURNS = 2000 };
+
+static void pause_turn(void) {
 #if defined(__x86_64__)
-    __builtin_ia32_pause();
+  __builtin_ia32_pause();
 #endif
-  }
+}
+
+static void watch_for_job(unsigned seen) {
+  for (int i = 0; i < WATCH_TURNS && atomic_load_explicit(&pool.posted, memory_order_relaxed) == seen; i++)
+    pause_turn();
+}
+
+static void watch_for_end(job *j) {
+  for (int i = 0; i < WATCH_TURNS && atomic_load_explicit(&j->running, memory_order_acquire) > 0; i++) pause_turn();
 }
 
 static void *worker_main(void *unused) {
@@ -65,18 +74,19 @@ static void *worker_main(void *unused) {
     if (!j) {
       const unsigned seen = atomic_load_explicit(&pool.posted, memory_order_relaxed);
       pthread_mutex_unlock(&pool.lock);
-      watch(seen);
+      watch_for_job(seen);
       pthread_mutex_lock(&pool.lock);
       if (atomic_load_explicit(&pool.posted, memory_order_relaxed) == seen)
         pthread_cond_wait(&pool.work_ready, &pool.lock);
       continue;
     }
     const int slot = j->joined++;
-    j->running++;
+    atomic_fetch_add_explicit(&j->running, 1, memory_order_relaxed);
     pthread_mutex_unlock(&pool.lock);
     work(j, slot);
     pthread_mutex_lock(&pool.lock);
-    if (--j->running == 0) pthread_cond_broadcast(&pool.job_left);
+    /* The caller may return, and the job with it, as soon as this is 0. */
+    if (atomic_fetch_sub_explicit(&j->running, 1, memory_order_release) == 1) pthread_cond_broadcast(&pool.job_left);
   }
   return NULL;
 }
@@ -125,7 +135,12 @@ void tigon_parallel(int threads, int64_t chunks, tigon_task task, void *context)
   job **link = &pool.jobs;
   while (*link != &j) link = &(*link)->next;
   *link = j.next;
-  while (j.running > 0) pthread_cond_wait(&pool.job_left, &pool.lock);
+  pthread_mutex_unlock(&pool.lock);
+
+  watch_for_end(&j);
+  if (atomic_load_explicit(&j.running, memory_order_acquire) == 0) return;
+  pthread_mutex_lock(&pool.lock);
+  while (atomic_load_explicit(&j.running, memory_order_acquire) > 0) pthread_cond_wait(&pool.job_left, &pool.lock);
   pthread_mutex_unlock(&pool.lock);
 }
 
