@@ -26,7 +26,10 @@ endif()
 # The oracles, and the helpers of the tests; an oracle is computed as written, so without contraction.
 function(tigon_test_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}
-                                               ${PROJECT_SOURCE_DIR}/tests ${TIGON_DLPACK_EXTRA} ${TIGON_CMOCKA_INCLUDE_DIR})
+                                               ${PROJECT_SOURCE_DIR}/tests ${TIGON_DLPACK_EXTRA})
+  if(TIGON_CMOCKA_INCLUDE_DIR)
+    target_include_directories(${target} PRIVATE ${TIGON_CMOCKA_INCLUDE_DIR})
+  endif()
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   target_link_libraries(${target} PRIVATE m Threads::Threads)
 endfunction()
@@ -85,15 +88,15 @@ if(NOT TIGON_SANITIZE)
 
   if(_python_tests)
     find_package(Python3 COMPONENTS Interpreter)
-    set(_missing "python3")
+    set(_missing "no python3")
     if(Python3_Interpreter_FOUND)
       execute_process(
         COMMAND ${Python3_EXECUTABLE} -c
-                "from importlib.util import find_spec; print(' '.join(m for m in ('pytest', 'numpy', 'torch') if not find_spec(m)))"
+                "from importlib.util import find_spec; print(' '.join('no ' + m for m in ('pytest', 'numpy', 'torch') if not find_spec(m)))"
         OUTPUT_VARIABLE _missing OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
     endif()
     if(_missing)
-      tigon_left_out("no Python tests: ${Python3_EXECUTABLE} lacks ${_missing} (./bootstrap test installs all that tests need)")
+      tigon_left_out("no Python tests: ${_missing} (./bootstrap test installs all that tests need)")
     else()
       foreach(file ${_python_tests})
         tigon_register(${file} ${Python3_EXECUTABLE} -m pytest -q -p no:cacheprovider ${file})
