@@ -45,32 +45,38 @@ typedef struct scan {
   int64_t heads, group;  /* H, HV / H */
   int64_t dx, dz;        /* DX, DZ */
   int64_t width;         /* columns of a block */
+  int64_t bundle;        /* value heads of a unit; a multiple of the group if summed */
   char *scratch;         /* scratch_bytes for each thread */
   uint64_t scratch_bytes;
 } scan;
 
-/* Number of independent units of work: sequences x (query heads if summed, else value heads) x blocks of columns. */
+/* Number of independent units of work: sequences x bundles of heads x blocks of columns. */
 int64_t lightning_scan_units(const scan *s);
 
-/* Chooses the width from the shapes. */
-void lightning_scan_choose_width(scan *s);
+/* Chooses the cut into units. No element's bits depend on it, so the bundle may depend on the number of threads. */
+void lightning_scan_cut(scan *s, int threads);
 
 /* A thread's scratch: blocks in fp32 with room for whole register tiles (block_gemm.h). */
-enum { TOKEN_STRIDE = CHUNK + TIGON_BLOCK_M, PAIR_WEIGHTS = 2 * CHUNK + 16 };
+enum {
+  TOKEN_STRIDE = CHUNK + TIGON_BLOCK_M,
+  POWERS = TOKEN_STRIDE + 16,   /* lambda^0, lambda^1, ... lambda^CHUNK; zeros */
+  PAIR_WEIGHTS = 2 * CHUNK + 16 /* [CHUNK + d] = inner lambda^d for 0 <= d < CHUNK, else 0 */
+};
 typedef struct scan_blocks {
-  float *x, *y;        /* (DX, TOKEN_STRIDE) each: tokens contiguous */
-  float *y_weighted;   /* (CHUNK, x_stride) */
-  float *z;            /* (CHUNK, z_stride) */
-  float *pairs;        /* (TOKEN_STRIDE, TOKEN_STRIDE): P^T, see cpu_scan.c */
-  float *out;          /* (TOKEN_STRIDE, z_stride) */
-  float *states;       /* (value heads of a unit, DX + TIGON_BLOCK_M, z_stride) */
-  float *powers;       /* (value heads of a unit, TOKEN_STRIDE + 16): lambda^0, lambda^1, ... */
-  float *pair_weights; /* (value heads of a unit, PAIR_WEIGHTS): [CHUNK + d] = inner lambda^d for d >= 0, else 0 */
-  int64_t x_stride, z_stride;
+  float *x, *y;      /* (DX, TOKEN_STRIDE) each: tokens contiguous */
+  float *y_weighted; /* (CHUNK, x_stride) */
+  float *z;          /* (CHUNK, z_stride) */
+  float *pairs;      /* (TOKEN_STRIDE, TOKEN_STRIDE): P^T, see cpu_scan.c */
+  float *out;        /* (TOKEN_STRIDE, z_stride) */
+  float *heads;      /* for each value head of the unit POWERS, PAIR_WEIGHTS, state (DX + TIGON_BLOCK_M, z_stride) */
+  int64_t x_stride, z_stride, head_stride;
 } scan_blocks;
 
-/* Lays the blocks out from base (NULL: only counts). Returns the bytes. */
-uint64_t lightning_scan_carve(const scan *s, void *base, scan_blocks *blocks);
+/* Bytes of scratch of one thread. */
+uint64_t lightning_scan_scratch(const scan *s);
+
+/* Lays the blocks out in a thread's scratch. */
+void lightning_scan_carve(const scan *s, int slot, scan_blocks *blocks);
 
 /* The decay of a value head; negative values and NaN count as 0. */
 float lightning_decay(const tigon_view *decay, int64_t value_head, int64_t value_heads);

@@ -17,8 +17,8 @@ typedef struct plan {
 } plan;
 
 static void add_scan(plan *g, scan s) {
-  lightning_scan_choose_width(&s);
-  s.scratch_bytes = lightning_scan_carve(&s, NULL, &(scan_blocks){0});
+  lightning_scan_cut(&s, g->threads);
+  s.scratch_bytes = lightning_scan_scratch(&s);
   g->scans[g->count++] = s;
 }
 

@@ -21,6 +21,7 @@ typedef struct unit {
   scan_blocks b;
   int64_t sequence, batch, begin, end; /* tokens of the batch row */
   int64_t first_head, heads;           /* value heads */
+  int64_t summands;                    /* value heads of one output head */
   int64_t column, columns;             /* of z, W and out */
 } unit;
 
@@ -33,14 +34,15 @@ typedef struct span {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void find_unit(unit *u, const scan *s, int64_t index) {
-  const int64_t blocks = (s->dz + s->width - 1) / s->width;
-  const int64_t heads = s->summed ? s->heads : s->heads * s->group;
+  const int64_t blocks = (s->dz + s->width - 1) / s->width, heads = s->heads * s->group;
+  const int64_t bundles = (heads + s->bundle - 1) / s->bundle;
+  u->summands = s->summed ? s->group : 1;
   u->column = index % blocks * s->width;
   u->columns = least(s->dz - u->column, s->width);
   index /= blocks;
-  u->heads = s->summed ? s->group : 1;
-  u->first_head = index % heads * u->heads;
-  u->sequence = index / heads;
+  u->first_head = index % bundles * s->bundle;
+  u->heads = least(heads - u->first_head, s->bundle);
+  u->sequence = index / bundles;
   u->batch = s->bounds ? 0 : u->sequence;
   u->begin = s->bounds ? s->bounds[u->sequence] : 0;
   u->end = s->bounds ? s->bounds[u->sequence + 1] : s->tokens;
@@ -60,22 +62,22 @@ static char *value_head_rows(const unit *u, const tigon_view *view, int64_t valu
   return chunk_rows(u, view, head, position, stride);
 }
 
+static float *head_powers(const unit *u, int64_t r) { return u->b.heads + r * u->b.head_stride; }
+static float *head_pair_weights(const unit *u, int64_t r) { return head_powers(u, r) + POWERS; }
+static float *state_block(const unit *u, int64_t r) { return head_pair_weights(u, r) + PAIR_WEIGHTS; }
+
 /* lambda^n comes from exp(-s n) for each n: no overflow, no drift. */
 static void fill_powers(const unit *u, int64_t r, int64_t length) {
   const scan *s = u->s;
   const double decay = (double)lightning_decay(&s->decay, u->first_head + r, s->heads * s->group);
-  float *powers = u->b.powers + r * (TOKEN_STRIDE + 16), *pair_weights = u->b.pair_weights + r * PAIR_WEIGHTS;
-  memset(powers, 0, sizeof(float) * (TOKEN_STRIDE + 16));
+  float *powers = head_powers(u, r), *pair_weights = head_pair_weights(u, r);
+  memset(powers, 0, sizeof(float) * POWERS);
   memset(pair_weights, 0, sizeof(float) * PAIR_WEIGHTS);
   for (int64_t n = 0; n <= length && n <= CHUNK; n++) {
     const double power = n == 0 ? 1.0 : exp(-decay * (double)n);
     powers[n] = (float)power;
     if (n < CHUNK) pair_weights[CHUNK + n] = (float)((double)s->inner * power);
   }
-}
-
-static float *state_block(const unit *u, int64_t r) {
-  return u->b.states + r * (u->s->dx + TIGON_BLOCK_M) * u->b.z_stride;
 }
 
 static float *state_rows(const unit *u, const tigon_view *view, int64_t r) {
@@ -167,7 +169,7 @@ static void compute_pairs(const unit *u, int64_t r, span chunk, tigon_block_ahea
                                     .ldc = TOKEN_STRIDE,
                                     .ahead = ahead};
   multiply(&product);
-  const float *weights = b->pair_weights + r * PAIR_WEIGHTS + CHUNK;
+  const float *weights = head_pair_weights(u, r) + CHUNK;
   vi lane;
   for (int i = 0; i < VF_LANES; i++) lane[i] = i;
   for (int64_t j = 0; j < chunk.length; j++)
@@ -182,7 +184,7 @@ static void compute_pairs(const unit *u, int64_t r, span chunk, tigon_block_ahea
 static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, bool z_finite,
                         tigon_block_ahead *ahead) {
   const scan_blocks *b = &u->b;
-  const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
+  const float *powers = head_powers(u, r);
   const tigon_block_gemm product = {
       .m = chunk.length,
       .n = u->columns,
@@ -190,7 +192,7 @@ static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, b
       .row_scale = with_state ? powers + (u->s->reversed ? 0 : 1) : NULL,
       .second = {b->pairs, b->z, TOKEN_STRIDE, b->z_stride, chunk.length},
       .shape = z_finite ? TIGON_BLOCK_CAUSAL : TIGON_BLOCK_CAUSAL_EXACT,
-      .accumulate = r > 0,
+      .accumulate = r % u->summands > 0,
       .c_scale = 1.0f,
       .c = b->out,
       .ldc = b->z_stride,
@@ -200,7 +202,7 @@ static void compute_out(const unit *u, int64_t r, span chunk, bool with_state, b
 
 static void update_state(const unit *u, int64_t r, span chunk, bool with_state, tigon_block_ahead *ahead) {
   const scan_blocks *b = &u->b;
-  const float *powers = b->powers + r * (TOKEN_STRIDE + 16);
+  const float *powers = head_powers(u, r);
   int64_t stride;
   const char *from = value_head_rows(u, &u->s->y, u->first_head + r, chunk.first, &stride);
   load_rows(b->y_weighted, b->x_stride, from, u->s->y.kind, stride, chunk.length, u->s->dx,
@@ -222,16 +224,16 @@ INLINE void store_scaled(void *to, tigon_kind kind, const float *from, int64_t n
   for (; i < n; i++) tigon_store(to, kind, i, scale * from[i]);
 }
 
-static char *out_rows(const unit *u, int64_t position, int64_t *stride) {
+static char *out_rows(const unit *u, int64_t r, int64_t position, int64_t *stride) {
   const scan *s = u->s;
-  const int64_t head = s->summed ? u->first_head / s->group : u->first_head;
-  return chunk_rows(u, &s->out, head, position, stride) + u->column * tigon_kind_bytes(s->out.kind);
+  return chunk_rows(u, &s->out, (u->first_head + r) / u->summands, position, stride) +
+         u->column * tigon_kind_bytes(s->out.kind);
 }
 
-static void store_out(const unit *u, span chunk) {
+static void store_out(const unit *u, int64_t r, span chunk) {
   const scan *s = u->s;
   int64_t stride;
-  char *to = out_rows(u, chunk.first, &stride);
+  char *to = out_rows(u, r, chunk.first, &stride);
   const float *from = u->b.out;
   for (int64_t i = 0; i < chunk.length; i++, from += u->b.z_stride, to += stride * tigon_kind_bytes(s->out.kind))
     switch (s->out.kind) {
@@ -263,8 +265,8 @@ static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
   const scan *s = u->s;
   tigon_block_ahead ahead = {.areas = 0};
   int64_t stride;
-  if (tigon_present(&s->out) && r == 0) {
-    const char *row = out_rows(u, chunk.first, &stride);
+  if (tigon_present(&s->out) && r % u->summands == 0) {
+    const char *row = out_rows(u, r, chunk.first, &stride);
     add_area(&ahead, &s->out, row, stride, u->columns, chunk.length);
   }
   const bool next_chunk = r + 1 == u->heads;
@@ -276,7 +278,7 @@ static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
   if (tigon_present(&s->out)) add_area(&ahead, &s->x, row, stride, s->dx, rows);
   row = value_head_rows(u, &s->y, head, first, &stride);
   add_area(&ahead, &s->y, row, stride, s->dx, rows);
-  if (!next_chunk) return ahead;
+  if (!next_chunk && (r + 1) % u->summands != 0) return ahead;
   row = value_head_rows(u, &s->z, head, first, &stride) + u->column * tigon_kind_bytes(s->z.kind);
   add_area(&ahead, &s->z, row, stride, u->columns, rows);
   return ahead;
@@ -288,9 +290,9 @@ static void scan_chunk(const unit *u, span chunk, bool with_state) {
   bool z_finite = true;
   for (int64_t r = 0; r < u->heads; r++) {
     tigon_block_ahead ahead = rows_ahead(u, r, chunk);
-    if (r == 0) { /* where a unit has several value heads, z is a query head's */
+    if (r % u->summands == 0) { /* summands have one z, that of their query head */
       int64_t stride;
-      const char *from = value_head_rows(u, &s->z, u->first_head, chunk.first, &stride);
+      const char *from = value_head_rows(u, &s->z, u->first_head + r, chunk.first, &stride);
       z_finite = load_rows(u->b.z, u->b.z_stride, from + u->column * tigon_kind_bytes(s->z.kind), s->z.kind, stride,
                            chunk.length, u->columns, NULL, 1.0f);
     }
@@ -301,14 +303,14 @@ static void scan_chunk(const unit *u, span chunk, bool with_state) {
       compute_out(u, r, chunk, with_state, z_finite, &ahead);
     }
     if (wants_state) update_state(u, r, chunk, with_state, &ahead);
+    if (wants_out && (r + 1) % u->summands == 0) store_out(u, r, chunk);
   }
-  if (wants_out) store_out(u, chunk);
 }
 
 void TIGON_ISA_FN(tigon_lightning_scan_unit)(void *context, int64_t chunk, int slot) {
   const scan *s = context;
   unit u = {.s = s};
-  lightning_scan_carve(s, s->scratch + (uint64_t)slot * s->scratch_bytes, &u.b);
+  lightning_scan_carve(s, slot, &u.b);
   find_unit(&u, s, chunk);
   const int64_t length = u.end - u.begin;
   bool with_state = tigon_present(&s->state_in);

@@ -28,8 +28,8 @@ static scan forward_scan(const plan *f) {
   s.outer = f->p.scale;
   s.dx = f->p.key_size;
   s.dz = f->p.value_size;
-  lightning_scan_choose_width(&s);
-  s.scratch_bytes = lightning_scan_carve(&s, NULL, &(scan_blocks){0});
+  lightning_scan_cut(&s, f->threads);
+  s.scratch_bytes = lightning_scan_scratch(&s);
   return s;
 }
 

@@ -1,27 +1,55 @@
-/* How a scan is cut and what scratch it needs: shapes only. */
+/* How a scan is cut into units, and what scratch a unit needs. */
 #include "lightning_attention/backend.h"
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static int64_t value_heads_of_unit(const scan *s) { return s->summed ? s->group : 1; }
-
 int64_t lightning_scan_units(const scan *s) {
-  const int64_t heads = s->summed ? s->heads : s->heads * s->group;
-  return s->sequences * heads * ceil_div(s->dz, s->width);
+  return s->sequences * ceil_div(s->heads * s->group, s->bundle) * ceil_div(s->dz, s->width);
+}
+
+enum {
+  NARROWEST = TIGON_BLOCK_N,
+  HEAD_BUDGET = 128 * 1024 /* floats for the heads of a unit: they should stay in a core's cache */
+};
+
+static int64_t widest(const scan *s) { return ceil_div(s->dz, NARROWEST) * NARROWEST; }
+static int64_t smallest_bundle(const scan *s) { return s->summed ? s->group : 1; }
+
+/* Floats that a unit keeps for each value head. */
+static int64_t head_floats(const scan *s, int64_t width) {
+  return (s->dx + TIGON_BLOCK_M) * tigon_block_stride(width) + POWERS + PAIR_WEIGHTS;
 }
 
 /* Each block of columns computes P anew (a sixth of the work at width 128), so blocks are as wide as possible: unless
- * there are too few units to share, or the states of a unit would not stay in a core's cache. */
-void lightning_scan_choose_width(scan *s) {
-  enum { ENOUGH_UNITS = 8, STATE_FLOATS = 128 * 1024, NARROWEST = TIGON_BLOCK_N };
-  s->width = ceil_div(s->dz, NARROWEST) * NARROWEST;
+ * there are too few units to share, or the states of a unit get too large. */
+static void choose_width(scan *s) {
+  enum { ENOUGH_UNITS = 8 };
+  s->bundle = smallest_bundle(s);
+  s->width = widest(s);
   while (s->width > NARROWEST &&
-         (lightning_scan_units(s) < ENOUGH_UNITS || value_heads_of_unit(s) * s->dx * s->width > STATE_FLOATS))
+         (lightning_scan_units(s) < ENOUGH_UNITS || s->bundle * head_floats(s, s->width) > HEAD_BUDGET))
     s->width = ceil_div(s->width / NARROWEST, 2) * NARROWEST;
 }
 
-uint64_t lightning_scan_carve(const scan *s, void *base, scan_blocks *b) {
-  const int64_t states = value_heads_of_unit(s);
+/* A token's heads stand side by side in memory. A unit that takes several along meets each page once for all of them,
+ * where one by one each head would sweep over all pages. */
+static void choose_bundle(scan *s, int threads) {
+  enum { UNITS_PER_THREAD = 2 };
+  for (;;) {
+    scan larger = *s;
+    larger.bundle *= 2;
+    if (larger.bundle > s->heads * s->group || larger.bundle * head_floats(s, s->width) > HEAD_BUDGET) return;
+    if (lightning_scan_units(&larger) < (int64_t)UNITS_PER_THREAD * threads) return;
+    *s = larger;
+  }
+}
+
+void lightning_scan_cut(scan *s, int threads) {
+  choose_width(s);
+  choose_bundle(s, threads);
+}
+
+static uint64_t carve(const scan *s, float *base, int64_t heads_floats, scan_blocks *b) {
   b->x_stride = tigon_block_stride(s->dx);
   b->z_stride = tigon_block_stride(s->width);
   struct {
@@ -34,16 +62,30 @@ uint64_t lightning_scan_carve(const scan *s, void *base, scan_blocks *b) {
       {&b->z, CHUNK * b->z_stride},
       {&b->pairs, TOKEN_STRIDE * TOKEN_STRIDE},
       {&b->out, TOKEN_STRIDE * b->z_stride},
-      {&b->states, states * (s->dx + TIGON_BLOCK_M) * b->z_stride},
-      {&b->powers, states * (TOKEN_STRIDE + 16)},
-      {&b->pair_weights, states * PAIR_WEIGHTS},
+      {&b->heads, heads_floats},
   };
   uint64_t floats = 0;
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-    *list[i].block = base ? (float *)base + floats : NULL;
+    *list[i].block = base ? base + floats : NULL;
     floats += (uint64_t)ceil_div(list[i].floats, 64) * 64;
   }
   return floats * sizeof(float);
+}
+
+/* For any number of sequences and threads, so that the workspace never shrinks when there are more. */
+uint64_t lightning_scan_scratch(const scan *s) {
+  scan largest = *s;
+  largest.width = widest(s);
+  const int64_t all = s->heads * s->group * head_floats(s, largest.width);
+  const int64_t least = smallest_bundle(s) * head_floats(s, NARROWEST);
+  const int64_t budget = least > HEAD_BUDGET ? least : HEAD_BUDGET;
+  return carve(&largest, NULL, all < budget ? all : budget, &(scan_blocks){0});
+}
+
+void lightning_scan_carve(const scan *s, int slot, scan_blocks *b) {
+  float *base = (float *)(void *)(s->scratch + (uint64_t)slot * s->scratch_bytes);
+  b->head_stride = head_floats(s, s->width);
+  (void)carve(s, base, s->bundle * b->head_stride, b);
 }
 
 float lightning_decay(const tigon_view *decay, int64_t value_head, int64_t value_heads) {
