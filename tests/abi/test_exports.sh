@@ -3,12 +3,13 @@
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 shared=$TIGON_BUILD_DIR/libtigon.so
 static=$TIGON_BUILD_DIR/libtigon.a
+check "both libraries are there" ls "$shared" "$static"
 names() { awk '{ sub(/@.*/, "", $NF); print $NF }' | sort; }
 
 exported=$(nm -D --defined-only "$shared" | awk '$2 != "A"' | names)
 archived=$(nm -g --defined-only "$static" | awk 'NF == 3' | names)
 declared=$(cat "$TIGON_SOURCE_DIR"/include/tigon/*.h | tr '\n' ' ' | grep -o 'TIGON_API [^;(#]*(' |
-    sed 's/.*[ *]\(tigon_[a-z0-9_]*\)($/\1/' | sort)
+    sed -n 's/.*[ *]\(tigon_[a-z0-9_]*\)($/\1/p' | sort)
 needed=$(readelf -d "$shared" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 called=$(nm -D --undefined-only "$shared" | names)
 
