@@ -14,7 +14,7 @@
  * Rounding points (CPU): logits and their gradients stay in fp32 and are never rounded; loss, nll, lse and entropy are
  * float32; dx, dweight and dbias are summed in fp32 and rounded once. entropy is formed as ln S - D / S from running
  * sums relative to the maximum, so it has no cancellation when lse is large. A column with z = -inf has p = 0 and adds
- * nothing.
+ * nothing; a token whose columns all are -inf has NaN in its outputs. nll and entropy are never below 0.
  * dtypes: x, weight, bias, dx, dweight, dbias each float32, float16 or bfloat16.
  */
 #ifndef TIGON_LINEAR_CROSS_ENTROPY_H
@@ -30,9 +30,9 @@ extern "C" {
 typedef struct tigon_linear_cross_entropy_args {
   uint32_t size;
   int32_t set_ignore_index; /* 0: ignore_index is -100; 1: it is the member below */
-  const DLTensor *x;        /* (T, D) */
+  const DLTensor *x;        /* (T, D), T < 2^31 */
   const DLTensor *weight;   /* (V, D) */
-  const DLTensor *bias;     /* NULL, or (V) */
+  const DLTensor *bias;     /* NULL, or (V), contiguous */
   const DLTensor *target;   /* (T) */
   DLTensor *loss;           /* NULL: not wanted; (T) float32; so the next three */
   DLTensor *nll;
@@ -41,7 +41,7 @@ typedef struct tigon_linear_cross_entropy_args {
   int64_t ignore_index;
   int64_t vocab_begin;       /* first global id of this shard; 0 in this version */
   const tigon_team *team;    /* NULL */
-  float inverse_temperature; /* 0 = 1 */
+  float inverse_temperature; /* positive; 0 = 1 */
   float z_loss;
 } tigon_linear_cross_entropy_args;
 

@@ -151,6 +151,25 @@ static void test_masked_columns(void **state) {
   }
 }
 
+/* A token without any column above -inf has no distribution; its neighbours do not notice. */
+static void test_all_masked(void **state) {
+  (void)state;
+  const lce_case c = {"all masked", 9, 1, 1000, .upstream = LOSS};
+  lce_tensors t;
+  lce_make(&t, &c, 2);
+  test_tensor_fill_value(&t.x, 1);
+  test_tensor_fill_value(&t.weight, 3e38); /* x of -10 gives -inf everywhere */
+  test_tensor_set(&t.x, 4, -10);
+  lce_run_forward(&t, 2, NULL);
+  for (int64_t k = 0; k < c.tokens; k++) {
+    const test_tensor *const outputs[] = {&t.loss, &t.nll, &t.lse, &t.entropy};
+    for (int i = 0; i < 4; i++) assert_true(isnan(test_tensor_get(outputs[i], k)) == (k == 4));
+    if (k != 4) assert_true(fabs(test_tensor_get(&t.entropy, k) - log(1000)) <= 1e-5);
+  }
+  lce_free(&t);
+  test_count_case();
+}
+
 /* p of the target near 1: its gradient p - 1 keeps its digits. */
 static void test_confident_target(void **state) {
   (void)state;
@@ -302,9 +321,9 @@ int main(void) {
       cmocka_unit_test(test_huge_logits),      cmocka_unit_test(test_shifted_logits),
       cmocka_unit_test(test_one_hot),          cmocka_unit_test(test_uniform),
       cmocka_unit_test(test_duplicate_maxima), cmocka_unit_test(test_masked_columns),
-      cmocka_unit_test(test_confident_target), cmocka_unit_test(test_long_sums),
-      cmocka_unit_test(test_bad_rows),         cmocka_unit_test(test_left_out_rows),
-      cmocka_unit_test(test_zero_upstream),
+      cmocka_unit_test(test_all_masked),       cmocka_unit_test(test_confident_target),
+      cmocka_unit_test(test_long_sums),        cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_left_out_rows),    cmocka_unit_test(test_zero_upstream),
   };
   return test_gate_report("linear_cross_entropy_edges", cmocka_run_group_tests(tests, NULL, NULL));
 }
