@@ -18,8 +18,8 @@ static bool read_at(const checkpoint *file, void *to, int64_t bytes, int64_t off
   while (bytes) {
     const ssize_t got = pread(file->descriptor, to, (size_t)bytes, offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail(failed, "%s: cannot read: %s", file->path, strerror(errno));
-    if (got == 0) return fail(failed, "%s: is truncated", file->path);
+    if (got < 0) return fail_with(failed, "%s: cannot read: %s", file->path, strerror(errno));
+    if (got == 0) return fail_with(failed, "%s: is truncated", file->path);
     to = (uint8_t *)to + got;
     bytes -= got;
     offset += got;
@@ -57,20 +57,20 @@ static bool read_metadata(checkpoint *file, const cJSON *header, failure *failed
   const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(header, "__metadata__");
   const char *format = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, "format"));
   if (!format || strcmp(format, CHECKPOINT_FORMAT))
-    return fail(failed, "%s: is no checkpoint of this program (expected format \"%s\", got \"%.40s\")", file->path,
-                CHECKPOINT_FORMAT, format ? format : "");
+    return fail_with(failed, "%s: is no checkpoint of this program (expected format \"%s\", got \"%.40s\")", file->path,
+                     CHECKPOINT_FORMAT, format ? format : "");
   state_field fields[STATE_FIELDS];
   state_fields(fields, &file->state);
   for (int i = 0; i < STATE_FIELDS; i++) {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, fields[i].name));
     if (!text || !read_field(&fields[i], text))
-      return fail(failed, "%s: metadata \"%s\" is %s", file->path, fields[i].name, text ? "bad" : "missing");
+      return fail_with(failed, "%s: metadata \"%s\" is %s", file->path, fields[i].name, text ? "bad" : "missing");
   }
   if (file->state.vocabulary != VOCABULARY)
-    return fail(failed, "%s: metadata \"vocabulary\": expected %d, got %lld", file->path, VOCABULARY,
-                (long long)file->state.vocabulary);
+    return fail_with(failed, "%s: metadata \"vocabulary\": expected %d, got %lld", file->path, VOCABULARY,
+                     (long long)file->state.vocabulary);
   failure reason;
-  if (!model_config_check(&file->state.config, &reason)) return fail(failed, "%s: %s", file->path, reason.text);
+  if (!model_config_check(&file->state.config, &reason)) return fail_with(failed, "%s: %s", file->path, reason.text);
   model_shape_init(&file->shape, &file->state.config);
   return true;
 }
@@ -79,22 +79,24 @@ static bool read_metadata(checkpoint *file, const cJSON *header, failure *failed
 static bool read_entry(const checkpoint *file, const cJSON *header, const char *name, const parameter *p,
                        int64_t *begin, failure *failed) {
   const cJSON *entry = cJSON_GetObjectItemCaseSensitive(header, name);
-  if (!entry) return fail(failed, "%s: tensor \"%s\" is missing", file->path, name);
+  if (!entry) return fail_with(failed, "%s: tensor \"%s\" is missing", file->path, name);
   const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "dtype"));
   if (!dtype || strcmp(dtype, "F32"))
-    return fail(failed, "%s: tensor \"%s\": expected dtype F32, got %.20s", file->path, name, dtype ? dtype : "none");
+    return fail_with(failed, "%s: tensor \"%s\": expected dtype F32, got %.20s", file->path, name,
+                     dtype ? dtype : "none");
   const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
   bool same = cJSON_IsArray(shape) && cJSON_GetArraySize(shape) == p->ndim;
   for (int i = 0; same && i < p->ndim; i++) {
     int64_t extent;
     same = whole(cJSON_GetArrayItem(shape, i), &extent) && extent == p->shape[i];
   }
-  if (!same) return fail(failed, "%s: tensor \"%s\" has another shape than the configuration says", file->path, name);
+  if (!same)
+    return fail_with(failed, "%s: tensor \"%s\" has another shape than the configuration says", file->path, name);
   const cJSON *range = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
   int64_t end;
   if (!cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2 || !whole(cJSON_GetArrayItem(range, 0), begin) ||
       !whole(cJSON_GetArrayItem(range, 1), &end) || end - *begin != 4 * p->count)
-    return fail(failed, "%s: tensor \"%s\" has bad data_offsets", file->path, name);
+    return fail_with(failed, "%s: tensor \"%s\" has bad data_offsets", file->path, name);
   return true;
 }
 
@@ -117,17 +119,17 @@ static bool check_coverage(const checkpoint *file, int64_t data_bytes, failure *
   qsort(all, (size_t)count, sizeof *all, compare_extents);
   int64_t end = 0;
   for (int i = 0; i < count; i++) {
-    if (all[i].begin != end) return fail(failed, "%s: tensors overlap or leave gaps", file->path);
+    if (all[i].begin != end) return fail_with(failed, "%s: tensors overlap or leave gaps", file->path);
     end += all[i].bytes;
   }
   if (end != data_bytes)
-    return fail(failed, "%s: is %s: its tensors take %lld bytes, the file holds %lld", file->path,
-                end > data_bytes ? "truncated" : "too long", (long long)end, (long long)data_bytes);
+    return fail_with(failed, "%s: is %s: its tensors take %lld bytes, the file holds %lld", file->path,
+                     end > data_bytes ? "truncated" : "too long", (long long)end, (long long)data_bytes);
   return true;
 }
 
 static bool read_header(checkpoint *file, const cJSON *header, int64_t data_bytes, failure *failed) {
-  if (!cJSON_IsObject(header)) return fail(failed, "%s: the header is no JSON object", file->path);
+  if (!cJSON_IsObject(header)) return fail_with(failed, "%s: the header is no JSON object", file->path);
   if (!read_metadata(file, header, failed)) return false;
   for (int block = 0; block < BLOCKS; block++)
     for (int i = 0; i < file->shape.count; i++) {
@@ -137,31 +139,31 @@ static bool read_header(checkpoint *file, const cJSON *header, int64_t data_byte
     }
   /* All expected names are there, so a wrong number means that others, or the same ones again, are too. */
   if (cJSON_GetArraySize(header) != BLOCKS * file->shape.count + 1)
-    return fail(failed, "%s: holds unknown or duplicate tensors", file->path);
+    return fail_with(failed, "%s: holds unknown or duplicate tensors", file->path);
   return check_coverage(file, data_bytes, failed);
 }
 
 static bool parse(checkpoint *file, failure *failed) {
   struct stat status;
-  if (fstat(file->descriptor, &status)) return fail(failed, "%s: %s", file->path, strerror(errno));
-  if (!S_ISREG(status.st_mode)) return fail(failed, "%s: is no regular file", file->path);
+  if (fstat(file->descriptor, &status)) return fail_with(failed, "%s: %s", file->path, strerror(errno));
+  if (!S_ISREG(status.st_mode)) return fail_with(failed, "%s: is no regular file", file->path);
   uint8_t prefix[8];
-  if (status.st_size < 10) return fail(failed, "%s: is no safetensors file: too short", file->path);
+  if (status.st_size < 10) return fail_with(failed, "%s: is no safetensors file: too short", file->path);
   if (!read_at(file, prefix, sizeof prefix, 0, failed)) return false;
   uint64_t length = 0;
   for (int i = 0; i < 8; i++) length |= (uint64_t)prefix[i] << 8 * i;
   if (length > MAX_HEADER || length > (uint64_t)status.st_size - 8)
-    return fail(failed, "%s: is no safetensors file: its header has %llu bytes", file->path,
-                (unsigned long long)length);
+    return fail_with(failed, "%s: is no safetensors file: its header has %llu bytes", file->path,
+                     (unsigned long long)length);
   char *text = malloc(length + 1);
-  if (!text) return fail(failed, "%s: no memory for its header", file->path);
+  if (!text) return fail_with(failed, "%s: no memory for its header", file->path);
   bool ok = read_at(file, text, (int64_t)length, 8, failed);
   text[length] = 0;
   const char *end = text;
   cJSON *header = ok ? cJSON_ParseWithLengthOpts(text, length, &end, false) : NULL;
   while (header && end < text + length && isspace((unsigned char)*end)) end++;
   file->data_begin = 8 + (int64_t)length;
-  if (ok && (!header || end != text + length)) ok = fail(failed, "%s: the header is no valid JSON", file->path);
+  if (ok && (!header || end != text + length)) ok = fail_with(failed, "%s: the header is no valid JSON", file->path);
   ok = ok && read_header(file, header, status.st_size - file->data_begin, failed);
   cJSON_Delete(header);
   free(text);
@@ -174,9 +176,9 @@ bool checkpoint_open(checkpoint *file, const char *path, failure *failed) {
   const bool directory = !stat(path, &status) && S_ISDIR(status.st_mode);
   if (directory ? !join_path(file->path, sizeof file->path, path, CHECKPOINT_NAME)
                 : snprintf(file->path, sizeof file->path, "%s", path) >= (int)sizeof file->path)
-    return fail(failed, "%s: the name is too long", path);
+    return fail_with(failed, "%s: the name is too long", path);
   file->descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file->descriptor < 0) return fail(failed, "%s: %s", file->path, strerror(errno));
+  if (file->descriptor < 0) return fail_with(failed, "%s: %s", file->path, strerror(errno));
   if (parse(file, failed)) return true;
   checkpoint_close(file);
   return false;

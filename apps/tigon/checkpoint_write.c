@@ -113,9 +113,9 @@ bool checkpoint_write(const char *directory, const run_state *state, const model
   char path[4096], fresh[4096];
   if (!join_path(path, sizeof path, directory, CHECKPOINT_NAME) ||
       !join_path(fresh, sizeof fresh, directory, CHECKPOINT_NAME ".new"))
-    return fail(failed, "%s: the name is too long", directory);
+    return fail_with(failed, "%s: the name is too long", directory);
   FILE *file = fopen(fresh, "wbe");
-  if (!file) return fail(failed, "%s: cannot create: %s", fresh, strerror(errno));
+  if (!file) return fail_with(failed, "%s: cannot create: %s", fresh, strerror(errno));
   bool ok = put(file, state, m);
   int reason = errno;
   if (fclose(file) && ok) {
@@ -124,13 +124,14 @@ bool checkpoint_write(const char *directory, const run_state *state, const model
   }
   if (!ok) {
     unlink(fresh);
-    return fail(failed, "%s: cannot write: %s (the checkpoint before it is kept)", fresh, strerror(reason));
+    return fail_with(failed, "%s: cannot write: %s (the checkpoint before it is kept)", fresh, strerror(reason));
   }
   if (rename(fresh, path)) {
     reason = errno;
     unlink(fresh);
-    return fail(failed, "%s: cannot replace: %s", path, strerror(reason));
+    return fail_with(failed, "%s: cannot replace: %s", path, strerror(reason));
   }
-  if (!sync_directory(directory)) return fail(failed, "%s: cannot bring to the disk: %s", directory, strerror(errno));
+  if (!sync_directory(directory))
+    return fail_with(failed, "%s: cannot bring to the disk: %s", directory, strerror(errno));
   return true;
 }

@@ -14,7 +14,7 @@ enum { MAX_DEPTH = 32 };
 
 static bool grow(text_data *data, int64_t more, failure *failed, const char *path) {
   uint8_t *bytes = realloc(data->bytes, (size_t)(data->size + more));
-  if (!bytes) return fail(failed, "%s: no memory for %lld bytes of text", path, (long long)(data->size + more));
+  if (!bytes) return fail_with(failed, "%s: no memory for %lld bytes of text", path, (long long)(data->size + more));
   data->bytes = bytes;
   return true;
 }
@@ -26,7 +26,7 @@ static bool append(text_data *data, int descriptor, const char *path, failure *f
     if (!grow(data, piece, failed, path)) return false;
     const ssize_t got = read(descriptor, data->bytes + data->size, (size_t)piece);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail(failed, "%s: cannot read: %s", path, strerror(errno));
+    if (got < 0) return fail_with(failed, "%s: cannot read: %s", path, strerror(errno));
     if (got == 0) return true;
     data->size += got;
   }
@@ -34,12 +34,12 @@ static bool append(text_data *data, int descriptor, const char *path, failure *f
 
 static bool read_file(text_data *data, const char *path, failure *failed) {
   const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return fail(failed, "%s: cannot open: %s", path, strerror(errno));
+  if (descriptor < 0) return fail_with(failed, "%s: cannot open: %s", path, strerror(errno));
   const int64_t before = data->size;
   const bool ok = append(data, descriptor, path, failed);
   close(descriptor);
   if (!ok) return false;
-  if (data->size == before) return fail(failed, "%s: is empty", path);
+  if (data->size == before) return fail_with(failed, "%s: is empty", path);
   data->files++;
   return true;
 }
@@ -61,7 +61,7 @@ static void try_file(text_data *data, const char *path) {
 static bool read_directory(text_data *data, const char *path, int depth, failure *failed) {
   struct dirent **entries;
   const int count = scandir(path, &entries, NULL, alphasort);
-  if (count < 0) return fail(failed, "%s: cannot list: %s", path, strerror(errno));
+  if (count < 0) return fail_with(failed, "%s: cannot list: %s", path, strerror(errno));
   bool ok = true;
   for (int i = 0; i < count; i++) {
     const char *name = entries[i]->d_name;
@@ -100,14 +100,14 @@ bool text_read(text_data *data, const text_list *paths, failure *failed) {
     struct stat status;
     if (stat(path, &status)) {
       text_free(data);
-      return fail(failed, "%s: %s", path, strerror(errno));
+      return fail_with(failed, "%s: %s", path, strerror(errno));
     }
     const int64_t before = data->files;
     const bool directory = S_ISDIR(status.st_mode);
     bool ok = directory ? read_directory(data, path, 0, failed) : read_file(data, path, failed);
     if (ok && directory && data->files == before)
-      ok = fail(failed, "%s: the directory holds no text (%lld files are hidden, binary, empty or unreadable)", path,
-                (long long)data->skipped);
+      ok = fail_with(failed, "%s: the directory holds no text (%lld files are hidden, binary, empty or unreadable)",
+                     path, (long long)data->skipped);
     if (!ok) {
       text_free(data);
       return false;
@@ -128,13 +128,13 @@ void text_free(text_data *data) {
 bool sampler_open(sampler *source, const text_data *data, int64_t length, uint64_t seed, cursor at, failure *failed) {
   *source = (sampler){.data = data, .length = length, .seed = seed, .at = at, .drawn_epoch = -1};
   if (data->train_size / length < 3)
-    return fail(failed,
-                "the data are too short: %lld bytes for training, but sequences of %lld tokens need at least %lld "
-                "(give more text or a smaller --seq)",
-                (long long)data->train_size, (long long)length, (long long)(3 * length));
+    return fail_with(failed,
+                     "the data are too short: %lld bytes for training, but sequences of %lld tokens need at least %lld "
+                     "(give more text or a smaller --seq)",
+                     (long long)data->train_size, (long long)length, (long long)(3 * length));
   source->order = malloc((size_t)(data->train_size / length) * sizeof *source->order);
   if (!source->order)
-    return fail(failed, "no memory for the order of %lld windows", (long long)(data->train_size / length));
+    return fail_with(failed, "no memory for the order of %lld windows", (long long)(data->train_size / length));
   return true;
 }
 

@@ -21,7 +21,7 @@ bool evaluate(model *m, const text_data *data, double *nats, failure *failed) {
   for (int64_t at = data->train_size; at < data->size; at += m->batch * fresh) {
     for (int64_t row = 0; row < m->batch; row++) fill_window(m, data, row, at + row * fresh, context);
     forward(m);
-    if (m->failed_op) return fail(failed, "%s", tigon_last_error());
+    if (m->failed_op) return fail_with(failed, "%s", tigon_last_error());
     for (int64_t i = 0; i < m->batch * m->length; i++) sum += (double)m->loss[i]; /* 0 where ignored */
   }
   *nats = sum / (double)(data->size - data->train_size);

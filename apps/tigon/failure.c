@@ -5,7 +5,7 @@
 
 #include "commands.h"
 
-bool fail(failure *failed, const char *format, ...) {
+bool fail_with(failure *failed, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(failed->text, sizeof failed->text, format, arguments);

@@ -14,7 +14,7 @@ bool model_preset(const char *name, model_config *config) {
   if (!strcmp(name, "tiny"))
     *config = (model_config){.layers = 2, .width = 32, .heads = 2, .experts = 4, .top_k = 2, .hidden = 32};
   else if (!strcmp(name, "small"))
-    *config = (model_config){.layers = 3, .width = 128, .heads = 4, .experts = 4, .top_k = 2, .hidden = 128};
+    *config = (model_config){.layers = 3, .width = 128, .heads = 4, .experts = 8, .top_k = 2, .hidden = 128};
   else
     return false;
   return true;
@@ -32,11 +32,11 @@ bool model_config_check(const model_config *c, failure *failed) {
                 {"hidden", c->hidden, 1 << 16}};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
     if (limits[i].value < 1 || limits[i].value > limits[i].max)
-      return fail(failed, "%s: expected 1 to %lld, got %lld", limits[i].name, (long long)limits[i].max,
-                  (long long)limits[i].value);
+      return fail_with(failed, "%s: expected 1 to %lld, got %lld", limits[i].name, (long long)limits[i].max,
+                       (long long)limits[i].value);
   if (c->width % c->heads || c->width / c->heads > 1024)
-    return fail(failed, "heads: %lld channels cannot be split into %lld heads of at most 1024", (long long)c->width,
-                (long long)c->heads);
+    return fail_with(failed, "heads: %lld channels cannot be split into %lld heads of at most 1024",
+                     (long long)c->width, (long long)c->heads);
   return true;
 }
 
@@ -177,7 +177,7 @@ static bool plan(model *m, failure *failed) {
   forward(m);
   if (m->training) backward(m);
   m->planning = false;
-  if (m->failed_op) return fail(failed, "%s", tigon_last_error());
+  if (m->failed_op) return fail_with(failed, "%s", tigon_last_error());
   lay_out(m);
   m->arena_bytes = m->taken;
   return true;
@@ -191,12 +191,12 @@ bool model_create(model *m, const model_shape *shape, const model_settings *sett
   if (!plan(m, failed)) return false;
   const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
   if ((double)m->arena_bytes > memory)
-    return fail(failed, "needs %.1f GiB of memory, this machine has %.1f GiB: lower --batch or --seq",
-                (double)m->arena_bytes / 0x1p30, memory / 0x1p30);
+    return fail_with(failed, "needs %.1f GiB of memory, this machine has %.1f GiB: lower --batch or --seq",
+                     (double)m->arena_bytes / 0x1p30, memory / 0x1p30);
   m->arena = mmap(NULL, m->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (m->arena == MAP_FAILED) {
     m->arena = NULL;
-    return fail(failed, "cannot have %.1f GiB of memory: lower --batch or --seq", (double)m->arena_bytes / 0x1p30);
+    return fail_with(failed, "cannot have %.1f GiB of memory: lower --batch or --seq", (double)m->arena_bytes / 0x1p30);
   }
   madvise(m->arena, m->arena_bytes, MADV_HUGEPAGE);
   lay_out(m);
@@ -205,7 +205,7 @@ bool model_create(model *m, const model_shape *shape, const model_settings *sett
   const DLDevice cpu = {kDLCPU, 0};
   if (!m->crew || tigon_context_create(cpu, &m->exec.context) != TIGON_OK) {
     model_destroy(m);
-    return fail(failed, "cannot start %d threads", settings->threads);
+    return fail_with(failed, "cannot start %d threads", settings->threads);
   }
   return true;
 }

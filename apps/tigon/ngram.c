@@ -69,7 +69,7 @@ bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[N
   double *shorter = malloc((size_t)(end - begin) * sizeof *shorter);
   if (!shorter || data->train_size >= UINT32_MAX) {
     free(shorter);
-    return fail(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
+    return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
   }
   for (int64_t i = 0; i < end - begin; i++) shorter[i] = 1.0 / 256;
   for (int n = 1; n <= NGRAM_ORDERS; n++) {
@@ -84,7 +84,7 @@ bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[N
     free(grams.kinds);
     if (!ok) {
       free(shorter);
-      return fail(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
+      return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
     }
     nats[n - 1] = sum / (double)(end - begin);
   }

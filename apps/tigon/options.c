@@ -17,7 +17,7 @@ int misuse(const char *command, const char *format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   failure clean;
-  fail(&clean, "%s", text);
+  fail_with(&clean, "%s", text);
   fprintf(stderr, "tigon %s: %s (see `tigon %s --help`)\n", command, clean.text, command);
   return EXIT_MISUSED;
 }

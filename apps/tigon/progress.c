@@ -28,9 +28,9 @@ static bool forget_after(progress *p, int64_t step) {
 bool progress_open(progress *p, const char *directory, int64_t step, failure *failed) {
   *p = (progress){0};
   if (!join_path(p->path, sizeof p->path, directory, METRICS_NAME))
-    return fail(failed, "%s: the name is too long", directory);
+    return fail_with(failed, "%s: the name is too long", directory);
   p->metrics = fopen(p->path, "a+e");
-  if (!p->metrics || !forget_after(p, step)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  if (!p->metrics || !forget_after(p, step)) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
   struct winsize size;
   if (isatty(STDERR_FILENO)) p->terminal = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
   return true;
@@ -67,7 +67,7 @@ bool progress_step(progress *p, const step_report *r, failure *failed) {
   p->loss = first ? r->loss : 0.9 * p->loss + 0.1 * r->loss;
   p->tokens_per_second = first ? speed : 0.9 * p->tokens_per_second + 0.1 * speed;
   if (first || last || r->seconds - p->shown >= (p->terminal ? 0.2 : 10)) show(p, r);
-  if (!record(p, r)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  if (!record(p, r)) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
   return true;
 }
 
@@ -80,6 +80,6 @@ bool progress_close(progress *p, failure *failed) {
   progress_pause(p);
   FILE *metrics = p->metrics;
   p->metrics = NULL;
-  if (metrics && fclose(metrics)) return fail(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  if (metrics && fclose(metrics)) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
   return true;
 }

@@ -108,7 +108,7 @@ static bool print_byte(int byte, bool terminal) {
 static bool read_byte(model *m, int byte, failure *failed) {
   m->tokens[0] = byte;
   forward(m);
-  return !m->failed_op || fail(failed, "%s", tigon_last_error());
+  return !m->failed_op || fail_with(failed, "%s", tigon_last_error());
 }
 
 static bool generate(model *m, const command_line *c, failure *failed) {
@@ -116,16 +116,16 @@ static bool generate(model *m, const command_line *c, failure *failed) {
   random_stream random = random_open((uint64_t)c->seed, UINT64_C(0x73616d706c65));
   for (const char *at = c->prompt; *at; at++) {
     if (!read_byte(m, (unsigned char)*at, failed)) return false;
-    if (!print_byte((unsigned char)*at, terminal)) return fail(failed, "standard output: %s", strerror(errno));
+    if (!print_byte((unsigned char)*at, terminal)) return fail_with(failed, "standard output: %s", strerror(errno));
   }
   if (!*c->prompt && !read_byte(m, '\n', failed)) return false;
   for (int64_t i = 0; i < c->tokens; i++) {
     const int byte = choose(m->next_logits, c->temperature, &random);
-    if (byte < 0) return fail(failed, "%s: the model's output is not a number", c->checkpoint);
-    if (!print_byte(byte, terminal)) return fail(failed, "standard output: %s", strerror(errno));
+    if (byte < 0) return fail_with(failed, "%s: the model's output is not a number", c->checkpoint);
+    if (!print_byte(byte, terminal)) return fail_with(failed, "standard output: %s", strerror(errno));
     if (!read_byte(m, byte, failed)) return false;
   }
-  return !fflush(stdout) || fail(failed, "standard output: %s", strerror(errno));
+  return !fflush(stdout) || fail_with(failed, "standard output: %s", strerror(errno));
 }
 
 int command_sample(int argc, char **argv) {

@@ -64,12 +64,12 @@ static char *as_json(const results *r, const run_state *s, const text_data *data
 static bool write_json(const char *directory, const char *json, failure *failed) {
   char path[4096];
   if (!join_path(path, sizeof path, directory, SUMMARY_NAME))
-    return fail(failed, "%s: the name is too long", directory);
+    return fail_with(failed, "%s: the name is too long", directory);
   FILE *file = fopen(path, "we");
-  if (!file) return fail(failed, "%s: cannot create: %s", path, strerror(errno));
+  if (!file) return fail_with(failed, "%s: cannot create: %s", path, strerror(errno));
   bool ok = fprintf(file, "%s\n", json) > 0;
   ok = !fclose(file) && ok;
-  return ok || fail(failed, "%s: cannot write: %s", path, strerror(errno));
+  return ok || fail_with(failed, "%s: cannot write: %s", path, strerror(errno));
 }
 
 static double now(void) {
@@ -89,7 +89,7 @@ bool summarise(model *m, const run_state *state, const text_data *data, const ch
   int64_t parameters = 0;
   for (int i = 0; i < m->shape->count; i++) parameters += m->shape->parameters[i].count;
   char *json = as_json(&r, state, data, parameters);
-  if (!json) return fail(failed, "no memory for the summary");
+  if (!json) return fail_with(failed, "no memory for the summary");
   const bool ok = write_json(directory, json, failed);
   cJSON_free(json);
   if (ok) print_table(&r, data->size - data->train_size);

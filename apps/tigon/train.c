@@ -88,15 +88,15 @@ static bool take_step(run *r, step_report *report, failure *failed) {
   m->d_loss[0] = 1 / (float)tokens;
   m->d_balance[0] = (float)(r->settings->balance / (double)m->shape->config.layers);
   if (!m->failed_op) backward(m);
-  if (m->failed_op) return fail(failed, "%s", tigon_last_error());
+  if (m->failed_op) return fail_with(failed, "%s", tigon_last_error());
   double sum = 0;
   for (int64_t i = 0; i < tokens; i++) sum += (double)m->loss[i];
   report->loss = sum / (double)tokens;
   report->gradient_norm = adamw_gradient_norm(m);
   if (!isfinite(report->loss) || !isfinite(report->gradient_norm))
-    return fail(failed,
-                "step %lld: the loss or its gradient is not finite; try a smaller --lr (the last checkpoint is kept)",
-                (long long)r->state->step + 1);
+    return fail_with(
+        failed, "step %lld: the loss or its gradient is not finite; try a smaller --lr (the last checkpoint is kept)",
+        (long long)r->state->step + 1);
   adamw_update(m, &r->settings->adamw, report->rate, report->gradient_norm, r->state->step + 1);
   measure_balance(m, report);
   return true;

@@ -181,7 +181,7 @@ static bool begin_new(const command_line *c, const option *options, run_state *s
   struct stat existing;
   if (join_path(path, sizeof path, c->out, CHECKPOINT_NAME) && !lstat(path, &existing)) {
     failure failed;
-    fail(&failed, "%s exists: go on from it with --resume, or choose another --out", path);
+    fail_with(&failed, "%s exists: go on from it with --resume, or choose another --out", path);
     *status = report("train", &failed);
     return false;
   }
@@ -193,17 +193,18 @@ static bool check_same(const command_line *c, const option *options, const check
   const run_state *s = &from->state;
   model_config config;
   if (given(options, "--preset") && (!model_preset(c->preset, &config) || memcmp(&config, &s->config, sizeof config)))
-    return fail(failed, "%s: holds another shape than --preset %s: %lld layers of width %lld, %lld experts of %lld",
-                from->path, c->preset, (long long)s->config.layers, (long long)s->config.width,
-                (long long)s->config.experts, (long long)s->config.hidden);
+    return fail_with(failed,
+                     "%s: holds another shape than --preset %s: %lld layers of width %lld, %lld experts of %lld",
+                     from->path, c->preset, (long long)s->config.layers, (long long)s->config.width,
+                     (long long)s->config.experts, (long long)s->config.hidden);
   const struct {
     const char *name;
     int64_t asked, held;
   } fixed[] = {{"--batch", c->batch, s->batch}, {"--seq", c->length, s->length}, {"--seed", c->seed, s->seed}};
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
     if (given(options, fixed[i].name) && fixed[i].asked != fixed[i].held)
-      return fail(failed, "%s: was made with %s %lld, not %lld", from->path, fixed[i].name, (long long)fixed[i].held,
-                  (long long)fixed[i].asked);
+      return fail_with(failed, "%s: was made with %s %lld, not %lld", from->path, fixed[i].name,
+                       (long long)fixed[i].held, (long long)fixed[i].asked);
   return true;
 }
 
@@ -222,14 +223,14 @@ static bool begin_again(const command_line *c, const option *options, checkpoint
 /* mkdir -p */
 static bool make_directory(const char *path, failure *failed) {
   char part[4096];
-  if (strlen(path) >= sizeof part) return fail(failed, "%s: the name is too long", path);
+  if (strlen(path) >= sizeof part) return fail_with(failed, "%s: the name is too long", path);
   for (size_t i = 1; i <= strlen(path); i++) {
     if (path[i] && path[i] != '/') continue;
     memcpy(part, path, i);
     part[i] = 0;
     struct stat status;
     if (mkdir(part, 0777) && (errno != EEXIST || stat(part, &status) || !S_ISDIR(status.st_mode)))
-      return fail(failed, "%s: cannot make the directory: %s", path, strerror(errno));
+      return fail_with(failed, "%s: cannot make the directory: %s", path, strerror(errno));
   }
   return true;
 }
@@ -240,8 +241,8 @@ static int run(const command_line *c, run_state *s, const checkpoint *from) {
   if (!text_read(&data, &c->data, &failed)) return report("train", &failed);
   bool ok = true;
   if (from && (data.size != s->data_bytes || data.hash != s->data_hash))
-    ok = fail(&failed, "%s: was made with other data (%lld bytes; --data holds %lld)", from->path,
-              (long long)s->data_bytes, (long long)data.size);
+    ok = fail_with(&failed, "%s: was made with other data (%lld bytes; --data holds %lld)", from->path,
+                   (long long)s->data_bytes, (long long)data.size);
   s->data_bytes = data.size;
   s->data_hash = data.hash;
   ok = ok && make_directory(c->out, &failed);
