@@ -1,6 +1,6 @@
 /*
- * The router on the CPU, one row of logits at a time: scores in fp32, the k best by an insertion list whose smallest
- * member turns most vectors away at one comparison, and the gradient through scores, renormalisation and balance loss.
+ * The router on the CPU, one row of logits at a time: scores in fp32, the k best from the maxima of groups of experts, and
+ * the gradient through scores, renormalisation and balance loss.
  */
 #include "base/vec.h"
 #include "moe/backend.h"
@@ -95,44 +95,62 @@ static void load_row(route_row *row, const tigon_moe_router *r, int64_t token) {
 
 /* --- top-k ------------------------------------------------------------------------------------------------------ */
 
-/* The best so far, in falling order. */
+/* The chosen experts in falling order of their logits. */
 typedef struct best_list {
-  float logit[TIGON_MOE_MAX_CHOICES];
   int32_t id[TIGON_MOE_MAX_CHOICES];
-  int count, room;
+  int count;
 } best_list;
 
-/* Equal logits stay behind those that came first, so ties go to the lowest id. */
-static inline void offer(best_list *best, float logit, int32_t id) {
-  if (!(logit == logit)) return;
-  int at = best->count;
-  if (at == best->room) {
-    if (!(logit > best->logit[at - 1])) return;
-    at--;
-  } else {
-    best->count++;
-  }
-  for (; at > 0 && logit > best->logit[at - 1]; at--) {
-    best->logit[at] = best->logit[at - 1];
-    best->id[at] = best->id[at - 1];
-  }
-  best->logit[at] = logit;
-  best->id[at] = id;
+enum { GROUP = 64 };
+
+/* Integers in the order of the logits. What may not be chosen (NaN, past the end, already chosen) is the least. */
+typedef struct key_row {
+  _Alignas(64) int32_t key[TIGON_MOE_MAX_EXPERTS];
+  int32_t most[TIGON_MOE_MAX_EXPERTS / GROUP]; /* of each group */
+} key_row;
+
+static int32_t group_most(const int32_t *key) {
+  int32_t most = key[0];
+  for (int i = 1; i < GROUP; i++) most = key[i] > most ? key[i] : most;
+  return most;
 }
 
-static inline int any_lane(vi mask) {
-  uint64_t words[sizeof mask / 8], any = 0;
-  memcpy(words, &mask, sizeof mask);
-  for (size_t i = 0; i < sizeof words / 8; i++) any |= words[i];
-  return any != 0;
+static int32_t first_equal(const int32_t *key, int32_t value) {
+  int32_t first = GROUP;
+  for (int32_t i = 0; i < GROUP; i++) {
+    const int32_t here = key[i] == value ? i : GROUP;
+    first = here < first ? here : first;
+  }
+  return first;
 }
 
-static void find_best(best_list *best, const float *logit, int64_t experts, int room) {
-  best->count = 0;
-  best->room = room;
-  for (int64_t e = 0; e < experts; e += VF_LANES) {
-    if (best->count == room && !any_lane(vf_load(logit + e) > vf_set(best->logit[room - 1]))) continue;
-    for (int64_t i = e; i < e + VF_LANES; i++) offer(best, logit[i], (int32_t)i); /* NaN past the end */
+static int64_t fill_keys(key_row *keys, const float *logit, int64_t experts) {
+  const int64_t n = padded(experts), groups = (experts + GROUP - 1) / GROUP;
+  for (int64_t e = 0; e < n; e += VF_LANES) {       /* NaN past the end */
+    const vf x = vf_load(logit + e) + vf_set(0.0f); /* -0 equals 0 */
+    const vi bits = (vi)x, least = (vi){0} + INT32_MIN;
+    const vi key = bits ^ (bits >> 31 & 0x7fffffff), usable = x == x;
+    const vi kept = (usable & key) | (~usable & least);
+    memcpy(keys->key + e, &kept, sizeof kept);
+  }
+  for (int64_t e = n; e < groups * GROUP; e++) keys->key[e] = INT32_MIN;
+  for (int64_t g = 0; g < groups; g++) keys->most[g] = group_most(keys->key + g * GROUP);
+  return groups;
+}
+
+/* Takes the largest key k times: the first group that has it, the first expert in it. */
+static void find_best(best_list *best, key_row *keys, const float *logit, int64_t experts, int64_t choices) {
+  const int64_t groups = fill_keys(keys, logit, experts);
+  for (best->count = 0; best->count < choices; best->count++) {
+    int64_t g = 0;
+    for (int64_t i = 1; i < groups; i++)
+      if (keys->most[i] > keys->most[g]) g = i;
+    if (keys->most[g] == INT32_MIN) return;
+    int32_t *key = keys->key + g * GROUP;
+    const int32_t at = first_equal(key, keys->most[g]);
+    best->id[best->count] = (int32_t)(g * GROUP) + at;
+    key[at] = INT32_MIN;
+    keys->most[g] = group_most(key);
   }
 }
 
@@ -165,9 +183,10 @@ void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chun
   for (int64_t e = 0; count && e < r->experts; e++) count[e] = 0;
   route_row row;
   best_list best;
+  key_row keys;
   for (int64_t t = begin; t < end; t++) {
     load_row(&row, r, t);
-    find_best(&best, row.logit, r->experts, (int)r->choices);
+    find_best(&best, &keys, row.logit, r->experts, r->choices);
     store_choices(r, t, &row, &best);
     for (int j = 0; count && j < best.count; j++) count[best.id[j]]++;
     if (p_sum) add_probabilities(p_sum, &row, r);
