@@ -11,26 +11,27 @@ typedef struct kinds {
 } kinds;
 
 typedef struct row_data {
-  const char *dy, *d_sum, *x;
+  const char *dy, *d_sum, *x, *next_dy, *next_x;
   char *dx, *d_residual;
   float *d_weight; /* this chunk's sum */
+  factor_data factor;
   float rstd;
 } row_data;
 
-/* m = dy (offset + weight) times xhat; adds to d_weight. */
-INLINE vf reduce_lanes(const rms_norm_backward *b, row_data row, kinds k, int64_t i, int64_t n) {
+/* dy (offset + weight) xhat; adds to d_weight. */
+INLINE vf reduce_lanes(row_data row, kinds k, int64_t i, int64_t n) {
   const vf dy = load_lanes(row.dy, k.dy, i, n);
   const vf xhat = load_lanes(row.x, k.x, i, n) * vf_set(row.rstd);
+  const vf product = dy * xhat;
   if (row.d_weight) {
-    const char *d_weight = (const char *)row.d_weight;
-    const vf sum = load_lanes(d_weight, TIGON_F32, i, n) + dy * vf_round_to(k.xhat, xhat);
-    store_lanes((char *)row.d_weight, TIGON_F32, i, n, sum);
+    char *d_weight = (char *)row.d_weight;
+    const vf rounded = k.xhat == TIGON_F32 ? product : dy * vf_round_to(k.xhat, xhat);
+    store_lanes(d_weight, TIGON_F32, i, n, load_lanes(d_weight, TIGON_F32, i, n) + rounded);
   }
-  return dy * scale_lanes(b->weight.data, k.weight, b->offset, i, n) * xhat;
+  return product * factor_lanes(row.factor, k.weight, i, n);
 }
 
-INLINE double reduce_row(const rms_norm_backward *b, row_data row, kinds k) {
-  const int64_t width = b->shape.width;
+INLINE double reduce_row(row_data row, kinds k, int64_t width) {
   double total = 0;
   for (int64_t begin = 0; begin < width; begin += SUM_BLOCK) {
     const int64_t end = width - begin < SUM_BLOCK ? width : begin + SUM_BLOCK;
@@ -38,20 +39,20 @@ INLINE double reduce_row(const rms_norm_backward *b, row_data row, kinds k) {
     int64_t i = begin;
     for (; i + SUM_STEP <= end; i += SUM_STEP)
 #pragma GCC unroll 4
-      for (int u = 0; u < SUM_VECTORS; u++) sum[u] += reduce_lanes(b, row, k, i + u * VF_LANES, VF_LANES);
-    for (; i + VF_LANES <= end; i += VF_LANES) sum[0] += reduce_lanes(b, row, k, i, VF_LANES);
-    if (i < end) sum[1] += reduce_lanes(b, row, k, i, end - i);
+      for (int u = 0; u < SUM_VECTORS; u++) sum[u] += reduce_lanes(row, k, i + u * VF_LANES, VF_LANES);
+    for (; i + VF_LANES <= end; i += VF_LANES) sum[0] += reduce_lanes(row, k, i, VF_LANES);
+    if (i < end) sum[1] += reduce_lanes(row, k, i, end - i);
     total += (double)vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
   }
   return total;
 }
 
-INLINE void gradient_lanes(const rms_norm_backward *b, row_data row, kinds k, float mean, int64_t i, int64_t n) {
+/* ds = rstd m - x rstd (rstd mean) + d_sum */
+INLINE void gradient_lanes(row_data row, kinds k, float mean, int64_t i, int64_t n) {
   vf ds = vf_set(0.0f);
   if (row.dy) {
-    const vf m = load_lanes(row.dy, k.dy, i, n) * scale_lanes(b->weight.data, k.weight, b->offset, i, n);
-    const vf xhat = load_lanes(row.x, k.x, i, n) * vf_set(row.rstd);
-    ds = vf_set(row.rstd) * (m - xhat * vf_set(mean));
+    const vf m = load_lanes(row.dy, k.dy, i, n) * factor_lanes(row.factor, k.weight, i, n);
+    ds = vf_set(row.rstd) * m - load_lanes(row.x, k.x, i, n) * vf_set(row.rstd * (row.rstd * mean));
   }
   if (row.d_sum) ds += load_lanes(row.d_sum, k.d_sum, i, n);
   if (row.dx) store_lanes(row.dx, k.dx, i, n, ds);
@@ -60,19 +61,27 @@ INLINE void gradient_lanes(const rms_norm_backward *b, row_data row, kinds k, fl
 
 INLINE void differentiate_row(const rms_norm_backward *b, kinds k, int64_t r, float *d_weight) {
   const row_index index = row_at(&b->shape, r);
+  const row_index following = row_at(&b->shape, r + 1 < b->shape.rows ? r + 1 : r);
   row_data row = {.dy = row_of(&b->dy, index),
+                  .next_dy = row_of(&b->dy, following),
+                  .next_x = row_of(&b->x, following),
                   .d_sum = row_of(&b->d_sum, index),
                   .x = row_of(&b->x, index),
                   .dx = row_of(&b->dx, index),
                   .d_residual = row_of(&b->d_residual, index),
-                  .d_weight = d_weight};
+                  .d_weight = d_weight,
+                  .factor = {b->weight.data, vf_set(b->offset)}};
   memcpy(&row.rstd, row_of(&b->rstd, index), sizeof row.rstd);
   const int64_t width = b->shape.width;
-  const float mean = row.dy ? (float)(reduce_row(b, row, k) / (double)width) : 0.0f;
+  const float mean = row.dy ? (float)(reduce_row(row, k, width) / (double)width) : 0.0f;
   if (!row.dx && !row.d_residual) return;
   int64_t i = 0;
-  for (; i + VF_LANES <= width; i += VF_LANES) gradient_lanes(b, row, k, mean, i, VF_LANES);
-  if (i < width) gradient_lanes(b, row, k, mean, i, width - i);
+  for (; i + VF_LANES <= width; i += VF_LANES) {
+    prefetch_lanes(row.next_x, k.x, i);
+    if (row.dy) prefetch_lanes(row.next_dy, k.dy, i);
+    gradient_lanes(row, k, mean, i, VF_LANES);
+  }
+  if (i < width) gradient_lanes(row, k, mean, i, width - i);
 }
 
 INLINE void differentiate_rows(const rms_norm_backward *b, kinds k, int64_t begin, int64_t end, float *d_weight) {

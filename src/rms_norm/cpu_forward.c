@@ -12,7 +12,7 @@ typedef struct kinds {
 } kinds;
 
 typedef struct row_data {
-  const char *x, *residual;
+  const char *x, *residual, *next; /* next: x's following row */
   char *sum, *out;
 } row_data;
 
@@ -50,26 +50,38 @@ INLINE double sum_of_squares(row_data row, kinds k, bool residual, int64_t width
   return total;
 }
 
-INLINE void scale_row(const rms_norm_forward *f, row_data row, kinds k, bool residual, float rstd, int64_t i,
-                      int64_t n) {
+/* out for elements i .. i + n; factor: offset + weight. */
+INLINE void scale_lanes(row_data row, kinds k, bool residual, factor_data factor, vf rstd, int64_t i, int64_t n) {
   const vf s = residual ? load_lanes(row.sum, k.sum, i, n) : load_lanes(row.x, k.x, i, n);
-  const vf xhat = vf_round_to(k.xhat, s * vf_set(rstd));
-  store_lanes(row.out, k.out, i, n, xhat * scale_lanes(f->weight.data, k.weight, f->offset, i, n));
+  store_lanes(row.out, k.out, i, n, vf_round_to(k.xhat, s * rstd) * factor_lanes(factor, k.weight, i, n));
+}
+
+INLINE void scale_row(row_data row, kinds k, bool residual, factor_data factor, float rstd, int64_t width) {
+  int64_t i = 0;
+  for (; i + VF_LANES <= width; i += VF_LANES) {
+    prefetch_lanes(row.next, k.x, i);
+    scale_lanes(row, k, residual, factor, vf_set(rstd), i, VF_LANES);
+  }
+  if (i < width) scale_lanes(row, k, residual, factor, vf_set(rstd), i, width - i);
 }
 
 INLINE void normalize_row(const rms_norm_forward *f, kinds k, bool residual, int64_t r) {
   const row_index index = row_at(&f->shape, r);
+  const row_index following = row_at(&f->shape, r + 1 < f->shape.rows ? r + 1 : r);
   const row_data row = {.x = row_of(&f->x, index),
+                        .next = row_of(&f->x, following),
                         .residual = row_of(&f->residual, index),
                         .sum = row_of(&f->sum, index),
                         .out = row_of(&f->out, index)};
+  const factor_data factor = {f->weight.data, vf_set(f->offset)};
   const int64_t width = f->shape.width;
   const double mean = sum_of_squares(row, k, residual, width) / (double)width;
   const float rstd = (float)(1.0 / sqrt(mean + (double)f->eps));
   if (f->rstd.data) memcpy(row_of(&f->rstd, index), &rstd, sizeof rstd);
-  int64_t i = 0;
-  for (; i + VF_LANES <= width; i += VF_LANES) scale_row(f, row, k, residual, rstd, i, VF_LANES);
-  if (i < width) scale_row(f, row, k, residual, rstd, i, width - i);
+  if (factor.weight)
+    scale_row(row, k, residual, factor, rstd, width);
+  else
+    scale_row(row, k, residual, (factor_data){NULL, factor.offset}, rstd, width);
 }
 
 INLINE void normalize_rows(const rms_norm_forward *f, kinds k, int64_t begin, int64_t end) {

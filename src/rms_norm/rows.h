@@ -33,9 +33,19 @@ INLINE void store_lanes(char *row, tigon_kind kind, int64_t i, int64_t n, vf v) 
     vf_store_part(row, kind, i, n, v);
 }
 
-/* offset + weight in fp32 */
-INLINE vf scale_lanes(const char *weight, tigon_kind kind, float offset, int64_t i, int64_t n) {
-  return weight ? vf_set(offset) + load_lanes(weight, kind, i, n) : vf_set(1.0f);
+/* What xhat is multiplied by: offset + weight in fp32, or 1 without a weight. */
+typedef struct factor_data {
+  const char *weight;
+  vf offset;
+} factor_data;
+
+INLINE vf factor_lanes(factor_data factor, tigon_kind kind, int64_t i, int64_t n) {
+  return factor.weight ? factor.offset + load_lanes(factor.weight, kind, i, n) : vf_set(1.0f);
+}
+
+/* Asks for the cache line of element i, of a row that is read next: hardware prefetching stops at each row's end. */
+INLINE void prefetch_lanes(const char *row, tigon_kind kind, int64_t i) {
+  __builtin_prefetch(row + i * tigon_kind_bytes(kind));
 }
 
 /* A row sum runs in blocks: inside a block fp32 in SUM_VECTORS vectors of 32 terms a lane, over the blocks float64. */
