@@ -254,7 +254,7 @@ static int run(const command_line *c, run_state *s, const checkpoint *from) {
       .stop_after = c->stop_after,
       .time_limit = c->time_limit,
       .adamw = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 1},
-      .balance = 0.01,
+      .balance = 0.03,
       .evaluate = !c->skip_validation,
   };
   const int status = ok ? train_run(&settings, s, from, &data) : report("train", &failed);

@@ -21,7 +21,7 @@ enum { BATCH = 2, LENGTH = 9, TOKENS = BATCH * LENGTH };
 static const model_config configs[] = {
     {.layers = 2, .width = 16, .heads = 2, .experts = 3, .top_k = 2, .hidden = 8},
     {.layers = 1, .width = 12, .heads = 3, .experts = 4, .top_k = 1, .hidden = 5},
-    {.layers = 3, .width = 8, .heads = 1, .experts = 1, .top_k = 1, .hidden = 16},
+    {.layers = 3, .width = 24, .heads = 1, .experts = 1, .top_k = 1, .hidden = 16},
 };
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
