@@ -204,7 +204,7 @@ static inline vf vf_exp(vf x) {
   const vf shifted = x * vf_set(1.44269504088896341f) + vf_set(12582912.0f);
   const vi n = (vi)shifted - (vi)vf_set(12582912.0f);
   const vf whole = shifted - vf_set(12582912.0f);
-  const vf r = whole * vf_set(1.42860677e-6f) + (whole * vf_set(-0.693148613f) + x);
+  const vf r = whole * vf_set(-1.42860677e-6f) + (whole * vf_set(-0.693145752f) + x);
   vf p = vf_set(1.37805939e-3f);
   p = p * r + vf_set(8.37312452e-3f);
   p = p * r + vf_set(4.16695364e-2f);
