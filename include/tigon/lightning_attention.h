@@ -10,16 +10,23 @@
  * K and V may differ, 1 <= K, V <= 1024. Packed sequences: B = 1 and cu_seqlens (N + 1), int32 or int64, sequence n is
  * tokens [cu_seqlens[n], cu_seqlens[n+1]); without cu_seqlens N = B. A sequence of length zero passes its initial state
  * to its final state.
- * decay: float32, (H) or (HV), >= 0: the positive slope s of lambda = exp(-s). 0 means no decay; large values do not
- * overflow. Libraries that take log decay (negative) or lambda itself differ; see the reference page in docs/.
- * States: initial_state and final_state (N, HV, V, K) float32, K contiguous.
+ * decay: float32, (H) or (HV), >= 0: the positive slope s of lambda = exp(-s). 0 (of either sign) means no decay, +Inf
+ * that a token sees itself only; large values do not overflow. Where H = HV the two shapes mean the same. Libraries that
+ * take log decay (negative) or lambda itself differ; see docs/lightning_attention.md.
+ * States: initial_state and final_state (N, HV, V, K) float32, K contiguous. Where final_state has the memory of
+ * initial_state (in place), it has its strides too.
  *
- * Bad cu_seqlens (not starting at 0, decreasing, past T) are used as their running maximum clamped to [0, T], and the
- * context's record gets the first bad position. Tokens in no sequence get output 0 and gradient 0.
+ * Values that only the data shows:
+ * - Bad cu_seqlens (not starting at 0, decreasing, past T) are used as their running maximum clamped to [0, T]; the
+ *   context's record gets the first bad position and its value. Ending before T is not bad.
+ * - A negative or NaN decay is used as 0; the record gets its position and, as the value, the bits of the float.
+ * - Tokens in no sequence get output 0 and gradient 0, whatever they hold.
+ * - NaN and Inf in q, k, v, states and gradients stay in their sequence and head, and do not reach earlier tokens (in the
+ *   gradients of k, v and the initial state: later tokens).
  *
- * Rounding points (CPU): all intermediates in fp32, out rounded once to its dtype. The work is done in chunks of 64
- * tokens counted from each sequence's start. dtypes: q, k, v, out, and gradients each float32, float16 or bfloat16;
- * q and k have one dtype.
+ * Rounding points (CPU): all intermediates in fp32, lambda^n from exp(-s n) in float64 rounded once; out rounded once to
+ * its dtype. The work is done in chunks of 64 tokens counted from each sequence's start (gradients of k, v and the initial
+ * state: from its end). dtypes: q, k, v, out, and gradients each float32, float16 or bfloat16; q and k have one dtype.
  */
 #ifndef TIGON_LIGHTNING_ATTENTION_H
 #define TIGON_LIGHTNING_ATTENTION_H
@@ -33,7 +40,7 @@ extern "C" {
 
 typedef struct tigon_lightning_attention_args {
   uint32_t size;
-  float scale;                   /* 0 = 1; often K^-0.5 */
+  float scale;                   /* finite; 0 = 1; often K^-0.5 */
   const DLTensor *q;             /* (B, T, H, K) */
   const DLTensor *k;             /* (B, T, H, K) */
   const DLTensor *v;             /* (B, T, HV, V) */
@@ -72,7 +79,7 @@ typedef struct tigon_lightning_attention_backward_args {
   DLTensor *dq;                  /* each NULL: not wanted */
   DLTensor *dk;
   DLTensor *dv;
-  DLTensor *d_initial_state; /* (N, HV, V, K) float32; may be d_final_state itself */
+  DLTensor *d_initial_state; /* (N, HV, V, K) float32; may be d_final_state itself, with its strides */
   const tigon_team *team;    /* NULL */
 } tigon_lightning_attention_backward_args;
 
@@ -83,7 +90,8 @@ TIGON_API tigon_status tigon_lightning_attention_backward_workspace(const tigon_
                                                                     uint64_t *bytes);
 
 /*
- * One token of N sequences: the state is updated in place and the token's output returned. Same formulas.
+ * One token of N sequences: the state is updated in place and the token's output returned. Same formulas, and decay means
+ * the same. Needs no workspace.
  */
 typedef struct tigon_lightning_attention_decode_args {
   uint32_t size;
