@@ -10,7 +10,7 @@
  *
  * Shapes: x, out (T, D); topk_ids (T, k) int32 or int64; topk_weights (T, k) float32, float16 or bfloat16; gate and up
  * (E, I, D) as a pair, or gate_up (E, 2I, D) packed, gate rows first; down (E, D, I). The expert stride of weights is
- * free, as is their row stride. 1 <= k <= 32, 1 <= E <= 4096, T >= 0.
+ * free, as is their row stride. 1 <= k <= 32, 1 <= E <= 4096, 0 <= T < 2^31.
  * ids < 0 are skipped; ids >= E are skipped too and noted in the context's record. The same expert twice in one token
  * counts twice. A token without a valid id gets 0. Every route is computed: there is no capacity and nothing is dropped.
  * dtypes: x, weights and out each float32, float16 or bfloat16.
@@ -43,12 +43,14 @@ typedef struct tigon_moe_args {
 
 TIGON_API tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *args);
 TIGON_API tigon_status tigon_moe_workspace(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
-/* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * T * k elements of x's dtype plus
- * the row plan. It is unchanged by backward and belongs to one forward call with these ids. */
+/* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * T * k elements of x's dtype, and
+ * what the backend keeps of its row plan (the CPU: nothing). It is unchanged by backward and belongs to one forward call
+ * with these ids. */
 TIGON_API tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 
 /*
- * Gradients. Per route, with da' = down_e^T dout_t in fp32, a from the saved (or recomputed) g and u:
+ * Gradients. Per route, with da' = down_e^T dout_t in fp32, a from the saved (or recomputed) g and u, rounded as in
+ * forward:
  *
  *     d_topk_weights[t, j] = <da', a>          (the router gradient needs no saved y; a skipped route gets 0)
  *     da = s da'     du = da * silu(g)     dg = da * u * sigma(g) (1 + g (1 - sigma(g)))     dg, du rounded to x's dtype
@@ -90,13 +92,14 @@ TIGON_API tigon_status tigon_moe_backward_workspace(const tigon_exec *exec, cons
  * Router. Scores in fp32: p = softmax(logits) over experts, or p = sigmoid(logits).
  *
  *     topk_ids[t]     = the k experts with the largest logits in falling order, ties to the lowest id
- *     topk_weights    = p of those experts; with renormalize, divided by their sum
+ *     topk_weights    = p of those experts; with renormalize, divided by their sum (0 where that sum is 0)
  *     counts_e        = number of routes to expert e
  *     balance_loss    = E * sum_e f_e P_e,  f_e = counts_e / (T k),  P_e = mean over tokens of p_te (sigmoid: of
  *                       p_te / sum_e p_te)                    (Switch Transformer, Fedus et al., 2021); 0 when T = 0
  *
  * A NaN logit is never selected and counts as probability 0; a token with fewer than k other logits has id -1 and weight
- * 0 in the places left. Softmax over a row with +Inf gives the Inf columns equal shares of 1.
+ * 0 in the places left. Softmax over a row with +Inf gives the Inf columns equal shares of 1; -Inf has p = 0, also in a row
+ * with nothing above it. p below 2^-126 is 0.
  * Shapes: logits (T, E) float32, float16 or bfloat16; topk_ids (T, k) int32 or int64; topk_weights (T, k) float32;
  * counts (E) int32 or int64; balance_loss (1) float32. 1 <= k <= min(32, E), E <= 4096.
  */
@@ -117,13 +120,19 @@ TIGON_API tigon_status tigon_moe_route(const tigon_exec *exec, const tigon_moe_r
 TIGON_API tigon_status tigon_moe_route_workspace(const tigon_exec *exec, const tigon_moe_route_args *args,
                                                  uint64_t *bytes);
 
-/* Gradient of the logits given those of topk_weights and balance_loss; f_e is a constant, counted from topk_ids. */
+/*
+ * Gradient of the logits given those of topk_weights and balance_loss; f_e is a constant, counted from topk_ids.
+ *
+ *     dp_e     = sum over j with topk_ids[t, j] = e of dw_j; with renormalize of (dw_j - sum_i dw_i w_i) / sum_i p_i
+ *     dp_e    += c_e, c_e = d_balance_loss E f_e / T (sigmoid: (c_e - sum_i c_i q_i) / sum_i p_i with q = p / sum p)
+ *     dlogit_e = p_e (dp_e - sum_i p_i dp_i), or for sigmoid dp_e p_e (1 - p_e)
+ */
 typedef struct tigon_moe_route_backward_args {
   uint32_t size;
   int32_t score; /* as in forward */
   int32_t renormalize;
   const DLTensor *logits;
-  const DLTensor *topk_ids;       /* from forward; an id outside [0, E) has no gradient */
+  const DLTensor *topk_ids;       /* from forward; an id outside [0, E) has no gradient, one >= E is noted */
   const DLTensor *d_topk_weights; /* (T, k) float32; NULL = 0 */
   const DLTensor *d_balance_loss; /* (1) float32; NULL = 0 */
   DLTensor *d_logits;             /* (T, E) float32, float16 or bfloat16 */
