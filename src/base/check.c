@@ -6,13 +6,13 @@
 
 #include "base/status.h"
 
-/* "(4, *, 64)" */
-static const char *shape_text(char *text, size_t size, int ndim, const int64_t *shape) {
+/* "(4, *, 64)": in a pattern, a negative extent accepts any. */
+static const char *shape_text(char *text, size_t size, int ndim, const int64_t *shape, bool pattern) {
   size_t used = 0;
   for (int i = 0; i < ndim && used < size; i++) {
     const char *separator = i ? ", " : "(";
-    const int wrote = shape[i] < 0 ? snprintf(text + used, size - used, "%s*", separator)
-                                   : snprintf(text + used, size - used, "%s%" PRId64, separator, shape[i]);
+    const int wrote = pattern && shape[i] < 0 ? snprintf(text + used, size - used, "%s*", separator)
+                                              : snprintf(text + used, size - used, "%s%" PRId64, separator, shape[i]);
     used += (size_t)wrote;
   }
   if (used < size) snprintf(text + used, size - used, ndim ? ")" : "()");
@@ -53,8 +53,8 @@ static void fail_shape(tigon_checker *check, const char *name, int ndim, const i
   char expected[128], got[128];
   const int shown = tensor->ndim < 0 ? 0 : tensor->ndim > 8 ? 8 : tensor->ndim;
   check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected shape %s, got %s%s",
-                             shape_text(expected, sizeof expected, ndim, shape),
-                             shape_text(got, sizeof got, tensor->shape ? shown : 0, tensor->shape),
+                             shape_text(expected, sizeof expected, ndim, shape, true),
+                             shape_text(got, sizeof got, tensor->shape ? shown : 0, tensor->shape, false),
                              tensor->ndim > 8 ? " and more dimensions" : "");
 }
 
