@@ -31,6 +31,7 @@ INLINE void add_product(int rows, vf sum[MR][NV], const float *a, const float *b
 enum { FETCH_EVERY = 2, MAX_LINES = 64 };
 INLINE void add_products(int rows, vf sum[MR][NV], const tigon_block_term *term, int64_t k, int64_t i, int64_t j,
                          const char *const *lines, int64_t line_count) {
+  if (k == 0) return; /* an absent term has no operands to point into */
   const float *a = term->a + i, *b = term->b + j;
   const int64_t lda = term->lda, ldb = term->ldb;
   int64_t p = 0;
