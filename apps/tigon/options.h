@@ -26,6 +26,18 @@ typedef struct option {
   bool given;       /* set by options_parse */
 } option;
 
+/* Rows of the table: name, what the help calls the value, target, least and greatest value, help. */
+#define INTEGER(n, v, t, low, high, h) \
+  { .name = n, .value = v, .kind = OPTION_INTEGER, .target = t, .min = low, .max = high, .help = h }
+#define REAL(n, v, t, low, high, h) \
+  { .name = n, .value = v, .kind = OPTION_REAL, .target = t, .min = low, .max = high, .help = h }
+#define TEXT(n, v, t, h) \
+  { .name = n, .value = v, .kind = OPTION_TEXT, .target = t, .help = h }
+#define LIST(n, v, t, h) \
+  { .name = n, .value = v, .kind = OPTION_LIST, .target = t, .help = h }
+#define FLAG(n, t, h) \
+  { .name = n, .kind = OPTION_FLAG, .target = t, .help = h }
+
 typedef struct command_help {
   const char *command;     /* "train" */
   const char *synopsis;    /* after "tigon train" */

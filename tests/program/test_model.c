@@ -94,7 +94,7 @@ static void check_tensor(model *m, const parameter *p, const float *gradient, bo
     direction[i] = (float)(direction[i] / sqrt(length));
     expected += (double)gradient[i] * (double)direction[i];
   }
-  double step = 1e-3, wide, narrow;
+  double step = 1e-3, wide, narrow = 0;
   while (!slope(m, p, direction, step, &wide) && step > 1e-4) step /= 2;
   assert_true(step > 1e-4 && slope(m, p, direction, step / 2, &narrow));
   const double got = (4 * narrow - wide) / 3; /* Richardson: the terms in step^2 cancel */
