@@ -8,8 +8,8 @@ dlpack=$(sed -n 's/^TIGON_DLPACK_INCLUDE_DIR:[A-Z]*=//p' "$TIGON_BUILD_DIR/CMake
 cp -r "$dlpack/dlpack" "$work/include/"
 
 build() {
-    cmake -S "$TIGON_SOURCE_DIR" -B "$work" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DTIGON_DLPACK_INCLUDE_DIR="$work/include" \
+    cmake -S "$TIGON_SOURCE_DIR" -B "$work" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_SYSTEM_NAME=Linux \
+        -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DTIGON_DLPACK_INCLUDE_DIR="$work/include" \
         -DTIGON_DEVELOPER=ON -DTIGON_PROGRAM=OFF -DTIGON_TESTS=OFF && ninja -C "$work"
 }
 exports() { nm -D --defined-only "$1/libtigon.so" | awk '$2 == "T" { print $3 }' | sort; }
