@@ -4,6 +4,7 @@
  * of each into an MR x NR piece of the C tile, held in registers over the block.
  */
 #include "base/gemm.h"
+#include "base/transpose.h"
 #include "base/vec.h"
 
 #if defined(__AVX512F__)
@@ -59,35 +60,6 @@ static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 /* Floats from one panel to the next: packing stores whole vectors, so that a panel's last one may run over its end. */
 static inline int64_t panel_stride(int64_t width, int64_t k) { return k * width + VF_LANES; }
 
-#if VF_LANES == 16
-#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-enum { ROUNDS = 4 };
-#elif VF_LANES == 8
-#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-enum { ROUNDS = 3 };
-#else
-#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
-enum { ROUNDS = 2 };
-#endif
-
-/* Square transpose in registers: each round interleaves the two halves of the list (a perfect shuffle). */
-static inline __attribute__((always_inline)) void transpose(vf v[VF_LANES]) {
-#pragma GCC unroll 4
-  for (int round = 0; round < ROUNDS; round++) {
-    vf next[VF_LANES];
-#pragma GCC unroll 8
-    for (int i = 0; i < VF_LANES / 2; i++) {
-      next[2 * i] = LOW_HALVES(v[i], v[i + VF_LANES / 2]);
-      next[2 * i + 1] = HIGH_HALVES(v[i], v[i + VF_LANES / 2]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < VF_LANES; i++) v[i] = next[i];
-  }
-}
-
 static inline const char *stored_row(const tigon_matrix *x, int64_t row) {
   return (const char *)x->data + (x->gather ? x->gather[row] : row) * x->stride * tigon_kind_bytes(x->kind);
 }
@@ -102,7 +74,7 @@ static inline __attribute__((always_inline)) void pack_block(float *to, int64_t 
     v[i] = i >= rows       ? vf_set(0.0f)
            : k == VF_LANES ? vf_load_as(from[i], kind, k0)
                            : vf_load_part(from[i], kind, k0, k);
-  transpose(v);
+  vf_transpose(v);
   if (k == VF_LANES) {
 #pragma GCC unroll 16
     for (int p = 0; p < VF_LANES; p++) vf_store(to + p * width, v[p]);
