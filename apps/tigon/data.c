@@ -102,6 +102,10 @@ bool text_read(text_data *data, const text_list *paths, failure *failed) {
       text_free(data);
       return fail_with(failed, "%s: %s", path, strerror(errno));
     }
+    if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+      text_free(data);
+      return fail_with(failed, "%s: is neither a file nor a directory", path); /* a device may never end */
+    }
     const int64_t before = data->files;
     const bool directory = S_ISDIR(status.st_mode);
     bool ok = directory ? read_directory(data, path, 0, failed) : read_file(data, path, failed);

@@ -184,6 +184,9 @@ static bool plan(model *m, failure *failed) {
 }
 
 bool model_create(model *m, const model_shape *shape, const model_settings *settings, failure *failed) {
+  if (settings->batch > INT32_MAX / settings->length)
+    return fail_with(failed, "--batch %lld and --seq %lld: at most %d tokens a step", (long long)settings->batch,
+                     (long long)settings->length, INT32_MAX);
   *m = (model){.shape = shape, .batch = settings->batch, .length = settings->length, .training = settings->training};
   m->decoding = !m->training;
   m->loops = elementwise_loops();

@@ -94,6 +94,10 @@ def test_unreadable_data(tmp_path):
     one_line_error(train("/proc/self/mem", tmp_path / "run"), "/proc/self/mem", "cannot read")
 
 
+def test_device_as_data(tmp_path):
+    one_line_error(train("/dev/zero", tmp_path / "run"), "/dev/zero", "neither a file nor a directory")
+
+
 def test_short_data(tmp_path):
     (tmp_path / "short.txt").write_text("short")
     one_line_error(train(tmp_path / "short.txt", tmp_path / "run"), "too short", "--seq")
@@ -124,7 +128,10 @@ def test_directory_with_text(tmp_path):
 
 
 def test_impossible_size(text, tmp_path):
-    one_line_error(tigon("train", "--data", text, "--out", tmp_path / "run", "--batch", 65536, "--seq", 512), "GiB", "--batch")
+    for length, said in [(5000, "GiB of memory"), (512 * 1024, "tokens a step")]:
+        long = program.write_text(tmp_path / "long.txt", 2000000)
+        result = tigon("train", "--data", long, "--out", tmp_path / "run", "--batch", 65536, "--seq", length)
+        one_line_error(result, said, "--batch", "--seq")
 
 
 def test_out_that_cannot_be_written(text, tmp_path):
