@@ -1,5 +1,7 @@
 #include "base/gemm.h"
 
+#include <string.h>
+
 #include "base/pool.h"
 
 /* The tile of C, the packed block of B and half the packed block of A; gemm_kernel.c lays them out. */
@@ -17,43 +19,48 @@ typedef struct tiling {
 static int64_t tile_count(const tigon_gemm *g, tiling t) { return ceil_div(g->m, t.m) * ceil_div(g->n, t.n); }
 
 /* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle) and its packing (about one
- * element a cycle). */
-static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t, int64_t *tiles) {
+ * element a cycle). Of many products a sample stands for all. */
+static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
+  enum { SAMPLE = 32 };
+  const int64_t step = ceil_div(count, SAMPLE);
   double cycles = 0;
-  *tiles = 0;
-  for (int64_t i = 0; i < count; i++) {
+  int64_t tiles = 0;
+  for (int64_t i = 0; i < count; i += step) {
     const tigon_gemm *g = &products[i];
     const int64_t m_tiles = ceil_div(g->m, t.m), n_tiles = ceil_div(g->n, t.n);
-    *tiles += m_tiles * n_tiles;
+    tiles += m_tiles * n_tiles;
     cycles += ((double)g->m * (double)g->n / 32 + (double)(g->m * n_tiles) + (double)(g->n * m_tiles)) * (double)g->k;
   }
-  if (*tiles == 0) return 0;
-  return cycles / (double)*tiles * (double)ceil_div(*tiles, threads);
+  return tiles ? cycles / (double)tiles * (double)ceil_div(tiles * step, threads) : 0;
 }
 
-static tiling choose_tiling(const tigon_gemm *products, int64_t count, int threads, int64_t *tiles) {
+static tiling choose_tiling(const tigon_gemm *products, int64_t count, int threads) {
   static const int64_t m_sizes[] = {784, 588, 392, 196, 98, 56}, n_sizes[] = {768, 512, 384, 256, 192, 96, 64};
-  tiling best = {0, 0};
-  double best_cost = 0;
+  tiling best = {m_sizes[0], n_sizes[0]};
+  double best_cost = tiling_cost(products, count, threads, best);
   for (size_t i = 0; i < sizeof m_sizes / sizeof *m_sizes; i++)
     for (size_t j = 0; j < sizeof n_sizes / sizeof *n_sizes; j++) {
       const tiling t = {m_sizes[i], n_sizes[j]};
-      int64_t t_tiles;
-      const double cost = tiling_cost(products, count, threads, t, &t_tiles);
-      if (best.m == 0 || cost < best_cost) {
+      const double cost = tiling_cost(products, count, threads, t);
+      if (cost < best_cost) {
         best = t;
         best_cost = cost;
-        *tiles = t_tiles;
       }
     }
   return best;
 }
+
+/* Where a thread found its last tile: tiles are claimed in rising order, so it looks on from there. */
+typedef struct cursor {
+  int64_t product, first_tile;
+} cursor;
 
 typedef struct run {
   const tigon_gemm *products;
   tiling tile;
   tigon_gemm_panel panel;
   char *scratch;
+  cursor cursors[TIGON_MAX_THREADS]; /* one a slot */
 } run;
 
 typedef struct span {
@@ -68,20 +75,29 @@ static span cut(int64_t extent, int64_t panel, int64_t parts, int64_t index) {
 }
 
 static void run_tile(void *context, int64_t chunk, int slot) {
-  const run *r = context;
-  const tigon_gemm *g = r->products;
-  for (int64_t tiles; chunk >= (tiles = tile_count(g, r->tile)); g++) chunk -= tiles;
+  run *r = context;
+  cursor *at = &r->cursors[slot];
+  for (int64_t tiles; chunk - at->first_tile >= (tiles = tile_count(&r->products[at->product], r->tile)); at->product++)
+    at->first_tile += tiles;
+  const tigon_gemm *g = &r->products[at->product];
+  const int64_t tile = chunk - at->first_tile;
   const int64_t m_tiles = ceil_div(g->m, r->tile.m), n_tiles = ceil_div(g->n, r->tile.n);
-  const span m = cut(g->m, r->panel.m, m_tiles, chunk % m_tiles), n = cut(g->n, r->panel.n, n_tiles, chunk / m_tiles);
+  const span m = cut(g->m, r->panel.m, m_tiles, tile % m_tiles), n = cut(g->n, r->panel.n, n_tiles, tile / m_tiles);
   if (m.length <= 0 || n.length <= 0) return;
   float *scratch = (float *)(void *)(r->scratch + (uint64_t)slot * tigon_gemm_scratch());
   TIGON_ISA_CALL(tigon_gemm_tile, g, slot, m.begin, m.length, n.begin, n.length, scratch);
 }
 
 void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void *scratch) {
-  run r = {.products = products, .panel = TIGON_ISA_CALL(tigon_gemm_panel_of), .scratch = scratch};
+  if (count == 0) return;
+  run r;
+  r.products = products;
+  r.tile = choose_tiling(products, count, threads);
+  r.panel = TIGON_ISA_CALL(tigon_gemm_panel_of);
+  r.scratch = scratch;
+  memset(r.cursors, 0, (size_t)threads * sizeof *r.cursors);
   int64_t tiles = 0;
-  r.tile = choose_tiling(products, count, threads, &tiles);
+  for (int64_t i = 0; i < count; i++) tiles += tile_count(&products[i], r.tile);
   tigon_parallel(threads, tiles, run_tile, &r);
 }
 
