@@ -10,7 +10,7 @@ tigon_status tigon_args_load(const char *op, const char *name, const void *from,
   if (!from) return tigon_fail(TIGON_INVALID_ARGUMENT, op, name, "expected a pointer, got NULL");
   uint32_t size;
   memcpy(&size, from, sizeof size);
-  if (size < 8)
+  if (size < 8 || size % 8) /* every struct holds a 64-bit member, so no version has another size */
     return tigon_fail(TIGON_INVALID_ARGUMENT, op, name,
                       "expected its member size to be sizeof the struct, got %" PRIu32, size);
   const unsigned char *bytes = from;

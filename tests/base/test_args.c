@@ -37,6 +37,9 @@ static void test_older_and_newer_structs(void **state) {
   from.known.size = 7;
   test_expect_status(tigon_args_load("op", "args", &from, &to, sizeof to), TIGON_INVALID_ARGUMENT,
                      "op: args: expected its member size to be sizeof the struct, got 7");
+  from.known.size = 12; /* would cut the second member */
+  test_expect_status(tigon_args_load("op", "args", &from, &to, sizeof to), TIGON_INVALID_ARGUMENT,
+                     "op: args: expected its member size to be sizeof the struct, got 12");
   test_expect_status(tigon_args_load("op", "args", NULL, &to, sizeof to), TIGON_INVALID_ARGUMENT,
                      "op: args: expected a pointer, got NULL");
 }
