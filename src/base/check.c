@@ -39,7 +39,7 @@ static const char *type_text(char *text, size_t size, DLDataType type) {
   return text;
 }
 
-static tigon_kind kind_of(DLDataType type) {
+tigon_kind tigon_kind_of(DLDataType type) {
   if (type.lanes != 1) return (tigon_kind)0;
   if (type.code == kDLFloat && type.bits == 32) return TIGON_F32;
   if (type.code == kDLFloat && type.bits == 16) return TIGON_F16;
@@ -132,7 +132,7 @@ tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTe
       check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected a tensor, got NULL");
     return absent;
   }
-  tigon_view view = {.kind = kind_of(tensor->dtype), .ndim = ndim, .shape = {1, 1, 1, 1, 1}};
+  tigon_view view = {.kind = tigon_kind_of(tensor->dtype), .ndim = ndim, .shape = {1, 1, 1, 1, 1}};
   if (!(view.kind & kinds)) {
     char expected[64], got[32];
     check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected dtype %s, got %s",

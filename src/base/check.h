@@ -43,6 +43,9 @@ static inline int64_t tigon_elements(const tigon_view *view) {
   return view->shape[0] * view->shape[1] * view->shape[2] * view->shape[3] * view->shape[4];
 }
 
+/* 0 for a type that no operation takes. */
+tigon_kind tigon_kind_of(DLDataType type);
+
 /* shape[i] < 0 accepts any extent. */
 tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned kinds,
                               unsigned flags, int ndim, const int64_t *shape);
@@ -58,7 +61,7 @@ void tigon_check_apart(tigon_checker *check, const char *name, const tigon_view 
 /* Fails with TIGON_UNSUPPORTED when a team or a shard offset is given. */
 void tigon_check_alone(tigon_checker *check, const tigon_team *team, const char *begin_name, int64_t begin);
 
-/* Address of element (i, j, ...) by the leading index only. */
+/* Address of what stands at index i of the first dimension. */
 static inline char *tigon_at(const tigon_view *view, int64_t i) {
   return view->data + i * view->stride[0] * tigon_kind_bytes(view->kind);
 }

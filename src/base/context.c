@@ -7,7 +7,6 @@
 #include "base/status.h"
 
 struct tigon_context {
-  DLDevice device;
   pthread_mutex_t lock; /* guards record */
   tigon_record record;
 };
@@ -22,7 +21,6 @@ tigon_status tigon_context_create(DLDevice device, tigon_context **context) {
   tigon_context *made = calloc(1, sizeof *made);
   if (!made)
     return tigon_fail(TIGON_OUT_OF_MEMORY, "tigon_context_create", "context", "no memory for %zu bytes", sizeof *made);
-  made->device = device;
   pthread_mutex_init(&made->lock, NULL);
   *context = made;
   return TIGON_OK;

@@ -143,9 +143,8 @@ tigon_status tigon_rms_norm_workspace(const tigon_exec *exec, const tigon_rms_no
 /* x_dtype's kind; all zero: x's. */
 static tigon_kind check_x_dtype(tigon_checker *check, DLDataType type, tigon_kind x) {
   if (type.code == 0 && type.bits == 0 && type.lanes == 0) return x;
-  if (type.lanes == 1 && type.code == kDLFloat && type.bits == 32) return TIGON_F32;
-  if (type.lanes == 1 && type.code == kDLFloat && type.bits == 16) return TIGON_F16;
-  if (type.lanes == 1 && type.code == kDLBfloat && type.bits == 16) return TIGON_BF16;
+  const tigon_kind kind = tigon_kind_of(type);
+  if (kind & TIGON_FLOATS) return kind;
   tigon_check_that(check, false, "x_dtype",
                    "expected float32, float16, bfloat16 or all zeros, got code %d, %d bits, %d lanes", type.code,
                    type.bits, type.lanes);
