@@ -170,7 +170,6 @@ static void set_zero(const tigon_view *tensor, int64_t expert) {
 /* Adds the product for one expert's gradient (m, n) = rows_a^T rows_b, or clears it where there are no rows. */
 static void add_weight_gradient(tigon_moe_blocks *b, const tigon_moe_gradients *g, const tigon_view *gradient,
                                 int64_t expert, tigon_matrix a, tigon_matrix rows_b) {
-  if (!tigon_present(gradient)) return;
   const int64_t rows = b->plan.count[expert];
   if (rows == 0) {
     if (!g->accumulate) set_zero(gradient, expert);
