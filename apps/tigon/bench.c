@@ -77,7 +77,7 @@ int command_bench(int argc, char **argv) {
   bench_print_header(&b);
   for (int i = 0; i < FAMILIES && status == EXIT_OK; i++)
     if (chosen >> i & 1 && !families[i].run(&b)) status = EXIT_FAILED;
-  if (b.exec.workspace) bench_free(b.exec.workspace, b.workspace_room);
+  if (b.exec.workspace) bench_free(b.exec.workspace);
   workers_destroy(b.crew);
   return status;
 }

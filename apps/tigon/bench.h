@@ -20,10 +20,9 @@ typedef struct bench {
 /* Seconds of a monotonic clock. */
 double bench_now(void);
 
-/* Anonymous memory on huge pages where the system grants them, every page touched. The process ends where there is none.
- * bench_free takes the same bytes. */
+/* Memory on huge pages where the system grants them, every page touched. The process ends where there is none. */
 void *bench_alloc(uint64_t bytes);
-void bench_free(void *memory, uint64_t bytes);
+void bench_free(void *memory);
 
 /* GFLOP/s of fused multiply-adds on registers, all threads: what the processor can do at best. */
 double bench_fma_rate(bench *b);

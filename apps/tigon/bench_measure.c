@@ -29,14 +29,11 @@ void *bench_alloc(uint64_t bytes) {
   return memory;
 }
 
-void bench_free(void *memory, uint64_t bytes) {
-  (void)bytes;
-  free(memory);
-}
+void bench_free(void *memory) { free(memory); }
 
 void bench_need_workspace(bench *b, uint64_t bytes) {
   if (bytes <= b->workspace_room) return;
-  if (b->exec.workspace) bench_free(b->exec.workspace, b->workspace_room);
+  if (b->exec.workspace) bench_free(b->exec.workspace);
   b->exec.workspace = bench_alloc(bytes);
   b->exec.workspace_bytes = b->workspace_room = bytes;
 }
@@ -149,8 +146,8 @@ double bench_measure(bench *b, const bench_row *row) {
     spent += time;
   }
   if (!compute) {
-    bench_free(to, row->bytes / 2);
-    bench_free(from, row->bytes / 2);
+    bench_free(to);
+    bench_free(from);
   }
   if (n == 0) return -1;
   const double time = median(times, n), ceiling = median(ceilings, n);

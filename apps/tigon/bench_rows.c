@@ -215,7 +215,7 @@ static bool moe_rows(bench *b, const char *dtype, int64_t t, double *forward, do
   row.pass = "backward";
   row.flop = 12 * u;
   *backward = measure_moe_backward(b, &row, &back);
-  bench_free(args.saved, args.saved_bytes);
+  bench_free(args.saved);
   bench_tensors_free(&all);
   return *forward > 0 && *backward > 0;
 }

@@ -20,8 +20,7 @@ DLTensor *bench_tensor(bench_tensors *all, DLDataType dtype, int ndim, const int
   const int at = all->count++;
   int64_t elements = 1;
   for (int i = 0; i < ndim; i++) elements *= shape[i];
-  all->bytes[at] = (uint64_t)elements * dtype.bits / 8;
-  all->memory[at] = bench_alloc(all->bytes[at]);
+  all->memory[at] = bench_alloc((uint64_t)elements * dtype.bits / 8);
   random_stream stream = random_open(1, (uint64_t)at);
   for (int64_t i = 0; scale != 0 && i < elements; i++) {
     const float value = almost_normal(&stream, scale);
@@ -36,6 +35,6 @@ DLTensor *bench_tensor(bench_tensors *all, DLDataType dtype, int ndim, const int
 }
 
 void bench_tensors_free(bench_tensors *all) {
-  for (int i = 0; i < all->count; i++) bench_free(all->memory[i], all->bytes[i]);
+  for (int i = 0; i < all->count; i++) bench_free(all->memory[i]);
   all->count = 0;
 }

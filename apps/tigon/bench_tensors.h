@@ -9,7 +9,6 @@ enum { BENCH_MOST_TENSORS = 24 };
 typedef struct bench_tensors {
   tigon_tensor tensor[BENCH_MOST_TENSORS];
   void *memory[BENCH_MOST_TENSORS];
-  uint64_t bytes[BENCH_MOST_TENSORS];
   int count;
 } bench_tensors;
 

@@ -7,7 +7,6 @@
 
 typedef struct train_settings {
   const char *out;
-  bool resume;
   int threads;
   int64_t save_every; /* steps between checkpoints */
   int64_t stop_after; /* ends the run as a signal would after this step; 0: never */

@@ -184,7 +184,6 @@ static int run(const command_line *c, run_state *s, const checkpoint *from) {
   ok = ok && make_directory(c->out, &failed);
   const train_settings settings = {
       .out = c->out,
-      .resume = from != NULL,
       .threads = c->threads ? (int)c->threads : (int)tigon_cpu_threads(),
       .save_every = c->save_every,
       .stop_after = c->stop_after,
