@@ -44,10 +44,10 @@ typedef struct sampler {
   int64_t *order; /* room for train_size / length */
 } sampler;
 
-/* The training split must hold two windows. */
+/* Fails unless the training split holds three windows. */
 bool sampler_open(sampler *source, const text_data *data, int64_t length, uint64_t seed, cursor at, failure *failed);
 void sampler_close(sampler *source);
-/* The next window: `length` inputs, each followed by its target; bytes [-1, length] are all in the text. */
+/* The next window: `length` inputs, each followed by its target; bytes [0, length] are all in the training split. */
 const uint8_t *sampler_next(sampler *source);
 
 #endif
