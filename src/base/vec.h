@@ -164,6 +164,32 @@ static inline void vf_store_as(void *data, tigon_kind kind, int64_t i, vf v) {
   memcpy((uint16_t *)data + i, &h, sizeof h);
 }
 
+/* As vf_store_as, past the caches, for large outputs: a plain store would read each line first. The address is a
+ * multiple of what is written; vf_stream_end comes before other threads may read. */
+static inline void vf_stream_as(void *data, tigon_kind kind, int64_t i, vf v) {
+#if defined(__AVX512F__)
+  if (kind == TIGON_F32)
+    _mm512_stream_ps((float *)data + i, (__m512)v);
+  else
+    _mm256_stream_si256((__m256i *)(void *)((uint16_t *)data + i),
+                        (__m256i)(kind == TIGON_BF16 ? vf_to_bf16(v) : vf_to_f16(v)));
+#elif defined(__AVX2__)
+  if (kind == TIGON_F32)
+    _mm256_stream_ps((float *)data + i, (__m256)v);
+  else
+    _mm_stream_si128((__m128i *)(void *)((uint16_t *)data + i),
+                     (__m128i)(kind == TIGON_BF16 ? vf_to_bf16(v) : vf_to_f16(v)));
+#else
+  vf_store_as(data, kind, i, v);
+#endif
+}
+
+static inline void vf_stream_end(void) {
+#if defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
+
 /* The first n < VF_LANES elements; the other lanes are 0. */
 static inline vf vf_load_part(const void *data, tigon_kind kind, int64_t i, int64_t n) {
   float lanes[VF_LANES] = {0};
