@@ -48,18 +48,28 @@ INLINE double reduce_row(row_data row, kinds k, int64_t width) {
 }
 
 /* ds = rstd m - x rstd (rstd mean) + d_sum */
-INLINE void gradient_lanes(row_data row, kinds k, float mean, int64_t i, int64_t n) {
+INLINE void gradient_lanes(row_data row, kinds k, bool stream, float mean, int64_t i, int64_t n) {
   vf ds = vf_set(0.0f);
   if (row.dy) {
     const vf m = load_lanes(row.dy, k.dy, i, n) * factor_lanes(row.factor, k.weight, i, n);
     ds = vf_set(row.rstd) * m - load_lanes(row.x, k.x, i, n) * vf_set(row.rstd * (row.rstd * mean));
   }
   if (row.d_sum) ds += load_lanes(row.d_sum, k.d_sum, i, n);
-  if (row.dx) store_lanes(row.dx, k.dx, i, n, ds);
+  if (row.dx) output_lanes(row.dx, k.dx, stream, i, n, ds);
   if (row.d_residual) store_lanes(row.d_residual, k.d_residual, i, n, ds);
 }
 
-INLINE void differentiate_row(const rms_norm_backward *b, kinds k, int64_t r, float *d_weight) {
+INLINE void gradient_row(row_data row, kinds k, bool stream, float mean, int64_t width) {
+  int64_t i = 0;
+  for (; i + VF_LANES <= width; i += VF_LANES) {
+    prefetch_lanes(row.next_x, k.x, i);
+    if (row.dy) prefetch_lanes(row.next_dy, k.dy, i);
+    gradient_lanes(row, k, stream, mean, i, VF_LANES);
+  }
+  if (i < width) gradient_lanes(row, k, stream, mean, i, width - i);
+}
+
+INLINE void differentiate_row(const rms_norm_backward *b, kinds k, bool stream, int64_t r, float *d_weight) {
   const row_index index = row_at(&b->shape, r);
   const row_index following = row_at(&b->shape, r + 1 < b->shape.rows ? r + 1 : r);
   row_data row = {.dy = row_of(&b->dy, index),
@@ -75,17 +85,16 @@ INLINE void differentiate_row(const rms_norm_backward *b, kinds k, int64_t r, fl
   const int64_t width = b->shape.width;
   const float mean = row.dy ? (float)(reduce_row(row, k, width) / (double)width) : 0.0f;
   if (!row.dx && !row.d_residual) return;
-  int64_t i = 0;
-  for (; i + VF_LANES <= width; i += VF_LANES) {
-    prefetch_lanes(row.next_x, k.x, i);
-    if (row.dy) prefetch_lanes(row.next_dy, k.dy, i);
-    gradient_lanes(row, k, mean, i, VF_LANES);
-  }
-  if (i < width) gradient_lanes(row, k, mean, i, width - i);
+  if (stream)
+    gradient_row(row, k, true, mean, width);
+  else
+    gradient_row(row, k, false, mean, width);
 }
 
 INLINE void differentiate_rows(const rms_norm_backward *b, kinds k, int64_t begin, int64_t end, float *d_weight) {
-  for (int64_t r = begin; r < end; r++) differentiate_row(b, k, r, d_weight);
+  const bool stream = b->dx.data && may_stream(&b->dx, &b->shape);
+  for (int64_t r = begin; r < end; r++) differentiate_row(b, k, stream, r, d_weight);
+  if (stream) vf_stream_end();
 }
 
 /* All tensors of one kind, except that weight and xhat may be fp32: every kind is a constant in the loops. */

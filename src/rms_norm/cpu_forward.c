@@ -51,21 +51,24 @@ INLINE double sum_of_squares(row_data row, kinds k, bool residual, int64_t width
 }
 
 /* out for elements i .. i + n; factor: offset + weight. */
-INLINE void scale_lanes(row_data row, kinds k, bool residual, factor_data factor, vf rstd, int64_t i, int64_t n) {
+INLINE void scale_lanes(row_data row, kinds k, bool residual, bool stream, factor_data factor, vf rstd, int64_t i,
+                        int64_t n) {
   const vf s = residual ? load_lanes(row.sum, k.sum, i, n) : load_lanes(row.x, k.x, i, n);
-  store_lanes(row.out, k.out, i, n, vf_round_to(k.xhat, s * rstd) * factor_lanes(factor, k.weight, i, n));
+  const vf out = vf_round_to(k.xhat, s * rstd) * factor_lanes(factor, k.weight, i, n);
+  output_lanes(row.out, k.out, stream, i, n, out);
 }
 
-INLINE void scale_row(row_data row, kinds k, bool residual, factor_data factor, float rstd, int64_t width) {
+INLINE void scale_row(row_data row, kinds k, bool residual, bool stream, factor_data factor, float rstd,
+                      int64_t width) {
   int64_t i = 0;
   for (; i + VF_LANES <= width; i += VF_LANES) {
     prefetch_lanes(row.next, k.x, i);
-    scale_lanes(row, k, residual, factor, vf_set(rstd), i, VF_LANES);
+    scale_lanes(row, k, residual, stream, factor, vf_set(rstd), i, VF_LANES);
   }
-  if (i < width) scale_lanes(row, k, residual, factor, vf_set(rstd), i, width - i);
+  if (i < width) scale_lanes(row, k, residual, stream, factor, vf_set(rstd), i, width - i);
 }
 
-INLINE void normalize_row(const rms_norm_forward *f, kinds k, bool residual, int64_t r) {
+INLINE void normalize_row(const rms_norm_forward *f, kinds k, bool residual, bool stream, int64_t r) {
   const row_index index = row_at(&f->shape, r);
   const row_index following = row_at(&f->shape, r + 1 < f->shape.rows ? r + 1 : r);
   const row_data row = {.x = row_of(&f->x, index),
@@ -78,17 +81,19 @@ INLINE void normalize_row(const rms_norm_forward *f, kinds k, bool residual, int
   const double mean = sum_of_squares(row, k, residual, width) / (double)width;
   const float rstd = (float)(1.0 / sqrt(mean + (double)f->eps));
   if (f->rstd.data) memcpy(row_of(&f->rstd, index), &rstd, sizeof rstd);
-  if (factor.weight)
-    scale_row(row, k, residual, factor, rstd, width);
+  if (stream)
+    scale_row(row, k, residual, true, factor, rstd, width);
   else
-    scale_row(row, k, residual, (factor_data){NULL, factor.offset}, rstd, width);
+    scale_row(row, k, residual, false, factor, rstd, width);
 }
 
 INLINE void normalize_rows(const rms_norm_forward *f, kinds k, int64_t begin, int64_t end) {
+  const bool stream = may_stream(&f->out, &f->shape);
   if (f->sum.data)
-    for (int64_t r = begin; r < end; r++) normalize_row(f, k, true, r);
+    for (int64_t r = begin; r < end; r++) normalize_row(f, k, true, stream, r);
   else
-    for (int64_t r = begin; r < end; r++) normalize_row(f, k, false, r);
+    for (int64_t r = begin; r < end; r++) normalize_row(f, k, false, stream, r);
+  if (stream) vf_stream_end();
 }
 
 /* All tensors of one kind, except that weight and xhat may be fp32: every kind is a constant in the loops. */

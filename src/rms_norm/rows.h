@@ -33,6 +33,25 @@ INLINE void store_lanes(char *row, tigon_kind kind, int64_t i, int64_t n, vf v) 
     vf_store_part(row, kind, i, n, v);
 }
 
+/* Outputs of this size go past the caches: they would not stay there until somebody reads them. */
+enum { STREAM_BYTES = 1 << 25 };
+
+/* Whether tensor's rows may be streamed, whole vectors at a time. */
+static inline bool may_stream(const rms_norm_tensor *tensor, const rms_norm_shape *shape) {
+  const int64_t bytes = tigon_kind_bytes(tensor->kind), vector = VF_LANES * bytes;
+  if (shape->rows < STREAM_BYTES / bytes / shape->width) return false;
+  return (uintptr_t)tensor->data % (uintptr_t)vector == 0 && tensor->outer_bytes % vector == 0 &&
+         tensor->head_bytes % vector == 0;
+}
+
+/* stream is a constant where this is called. */
+INLINE void output_lanes(char *row, tigon_kind kind, bool stream, int64_t i, int64_t n, vf v) {
+  if (stream && n == VF_LANES)
+    vf_stream_as(row, kind, i, v);
+  else
+    store_lanes(row, kind, i, n, v);
+}
+
 /* What xhat is multiplied by: offset + weight in fp32, or 1 without a weight. */
 typedef struct factor_data {
   const char *weight;

@@ -6,7 +6,7 @@
 
 /* Memory that any kind may be stored to and loaded from. */
 static void *memory_of(size_t bytes) {
-  void *memory = malloc(bytes);
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   assert_non_null(memory);
   memset(memory, 0xff, bytes);
   return memory;
@@ -35,7 +35,13 @@ static void check_store(const float *values, void *stored) {
   const tigon_kind kinds[] = {TIGON_F16, TIGON_BF16, TIGON_F32};
   for (int k = 0; k < 3; k++) {
     float rounded[VF_LANES];
+    unsigned char streamed[4 * VF_LANES];
+    const size_t bytes = (size_t)(VF_LANES * tigon_kind_bytes(kinds[k]));
+    vf_stream_as(stored, kinds[k], 0, vf_load(values));
+    vf_stream_end();
+    memcpy(streamed, stored, bytes);
     vf_store_as(stored, kinds[k], 0, vf_load(values));
+    assert_memory_equal(streamed, stored, bytes);
     vf_store(rounded, vf_round_to(kinds[k], vf_load(values)));
     for (int i = 0; i < VF_LANES; i++) {
       const float expected = tigon_round_to(kinds[k], values[i]), got = tigon_load(stored, kinds[k], i);
