@@ -99,7 +99,8 @@ static void problem_free(problem *p) {
   free(p->c_before);
 }
 
-static void run(const tigon_gemm *products, int64_t count, int threads) {
+/* With scratch of exactly the size that the threads need, between guard zones. */
+static void run_guarded(const tigon_gemm *products, int64_t count, int threads) {
   test_workspace w;
   test_workspace_make(&w, tigon_gemm_scratch() * (uint64_t)threads, threads);
   tigon_gemm_run(threads, products, count, w.exec.workspace);
@@ -111,6 +112,16 @@ static void run_serial(const tigon_gemm *product) {
   test_workspace_make(&w, tigon_gemm_scratch(), 1);
   tigon_gemm_serial(product, 0, w.exec.workspace);
   test_workspace_free(&w);
+}
+
+enum { MOST_THREADS = 7 };
+static void *shared_scratch; /* for MOST_THREADS, kept from case to case as programs do */
+
+static void run(const tigon_gemm *products, int64_t count, int threads) {
+  assert_true(threads <= MOST_THREADS);
+  if (!shared_scratch) shared_scratch = aligned_alloc(256, tigon_gemm_scratch() * MOST_THREADS);
+  assert_non_null(shared_scratch);
+  tigon_gemm_run(threads, products, count, shared_scratch);
 }
 
 static void check(const problem *p) {
@@ -228,12 +239,12 @@ static void test_same_bits_for_any_threads(void **state) {
                            .alpha = 1};
       problem one, other;
       problem_make(&one, s, 5);
-      run(&one.gemm, 1, 1);
+      run_guarded(&one.gemm, 1, 1);
       const int threads[] = {2, 7, 0};
       for (int t = 0; t < 3; t++) {
         problem_make(&other, s, 5);
         if (threads[t])
-          run(&other.gemm, 1, threads[t]);
+          run_guarded(&other.gemm, 1, threads[t]);
         else
           run_serial(&other.gemm);
         test_tensor_check_same("c", &one.c, &other.c);
@@ -364,7 +375,9 @@ static int run_child(const char *isa) {
   };
   char name[32];
   snprintf(name, sizeof name, "gemm_%s", isa);
-  return test_gate_report(name, cmocka_run_group_tests(tests, NULL, NULL));
+  const int failures = test_gate_report(name, cmocka_run_group_tests(tests, NULL, NULL));
+  free(shared_scratch);
+  return failures;
 }
 
 int main(void) {
