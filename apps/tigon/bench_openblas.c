@@ -41,8 +41,11 @@ static double measure(int threads, int64_t n) {
 }
 
 double bench_openblas(int threads, int64_t n, char *best_type, uint64_t size) {
-  static const char *const types[] = {"SapphireRapids", "Cooperlake", "SkylakeX", "Zen",
-                                      "Haswell",        "NeoverseN1", "ARMV8"};
+#if defined(__x86_64__)
+  static const char *const types[] = {"SapphireRapids", "Cooperlake", "SkylakeX", "Zen", "Haswell"};
+#else
+  static const char *const types[] = {"NEOVERSEV1", "NEOVERSEN1", "CORTEXA57", "ARMV8"};
+#endif
   double best = 0;
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     int ends[2];

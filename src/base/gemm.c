@@ -4,10 +4,10 @@
 
 #include "base/pool.h"
 
-/* The tile of C, the packed block of B and half the packed block of A; gemm_kernel.c lays them out. */
+/* The tile of C, the packed block of B and the packed rows of A; gemm_kernel.c lays them out. */
 uint64_t tigon_gemm_scratch(void) {
   const uint64_t m = TIGON_GEMM_M, n = TIGON_GEMM_N, pad = TIGON_GEMM_PAD, k = TIGON_GEMM_K + pad;
-  return (((m + pad) * n + (m / 2 + pad + n) * k) * sizeof(float) + 255) / 256 * 256;
+  return (((m + pad) * TIGON_GEMM_LD + (n + TIGON_GEMM_BLOCK_M) * k) * sizeof(float) + 255) / 256 * 256;
 }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -18,8 +18,8 @@ typedef struct tiling {
 
 static int64_t tile_count(const tigon_gemm *g, tiling t) { return ceil_div(g->m, t.m) * ceil_div(g->n, t.n); }
 
-/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle) and its packing (about one
- * element a cycle). Of many products a sample stands for all. */
+/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle) and its packing (about two
+ * cycles an element, most of them spent on page walks and caches). Of many products a sample stands for all. */
 static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
   enum { SAMPLE = 32 };
   const int64_t step = ceil_div(count, SAMPLE);
@@ -29,13 +29,14 @@ static double tiling_cost(const tigon_gemm *products, int64_t count, int threads
     const tigon_gemm *g = &products[i];
     const int64_t m_tiles = ceil_div(g->m, t.m), n_tiles = ceil_div(g->n, t.n);
     tiles += m_tiles * n_tiles;
-    cycles += ((double)g->m * (double)g->n / 32 + (double)(g->m * n_tiles) + (double)(g->n * m_tiles)) * (double)g->k;
+    cycles += ((double)g->m * (double)g->n / 32 + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
   }
   return tiles ? cycles / (double)tiles * (double)ceil_div(tiles * step, threads) : 0;
 }
 
 static tiling choose_tiling(const tigon_gemm *products, int64_t count, int threads) {
-  static const int64_t m_sizes[] = {784, 588, 392, 196, 98, 56}, n_sizes[] = {768, 512, 384, 256, 192, 96, 64};
+  static const int64_t m_sizes[] = {1120, 784, 588, 392, 196, 98, 56},
+                       n_sizes[] = {1024, 768, 512, 384, 256, 192, 96, 64};
   tiling best = {m_sizes[0], n_sizes[0]};
   double best_cost = tiling_cost(products, count, threads, best);
   for (size_t i = 0; i < sizeof m_sizes / sizeof *m_sizes; i++)

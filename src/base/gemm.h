@@ -25,7 +25,7 @@ typedef struct tigon_matrix {
 } tigon_matrix;
 
 /* Called once per tile of C by the thread `slot`: tile[i * ld + j] is C[m0 + i, n0 + j], i < m, j < n. The tile is scratch
- * that the epilogue may overwrite; ld is a multiple of the vector width and columns up to it exist. */
+ * that the epilogue may overwrite; ld is a multiple of the vector width and columns up to it exist, at most TIGON_GEMM_LD. */
 typedef void (*tigon_gemm_epilogue)(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile,
                                     int64_t ld);
 
@@ -36,10 +36,14 @@ typedef struct tigon_gemm {
   void *context;
 } tigon_gemm;
 
-/* Largest tile that an epilogue sees, the block of k, and how many rows packing may add to a tile. The shape of the tiles
+/* Largest tile that an epilogue sees, the block of k, how many rows packing may add to a tile, and the most rows of A
+ * that are packed at a time. The shape of the tiles
  * depends on the threads too, so an epilogue must not make sums whose order follows tile borders; where it has to, use
  * tigon_gemm_serial. */
-enum { TIGON_GEMM_M = 784, TIGON_GEMM_N = 768, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16 };
+enum { TIGON_GEMM_M = 1120, TIGON_GEMM_N = 1024, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16, TIGON_GEMM_BLOCK_M = 392 };
+
+/* The largest distance between a tile's rows. */
+enum { TIGON_GEMM_LD = TIGON_GEMM_N + 16 };
 
 /* Scratch bytes of one thread (a multiple of 256). tigon_gemm_run needs threads times as many. */
 uint64_t tigon_gemm_scratch(void);

@@ -28,6 +28,7 @@ static inline __attribute__((always_inline)) void micro(int64_t k, const float *
     for (int j = 0; j < NV; j++) sum[i][j] = vf_set(0.0f);
   for (int i = 0; i < MR; i++) /* the tile of C is larger than the cache that A and B live in */
     for (int j = 0; j < NV; j++) __builtin_prefetch(c + i * ld + j * VF_LANES, 1, 3);
+#pragma GCC unroll 2
   for (int64_t p = 0; p < k; p++) {
     vf column[NV];
 #pragma GCC unroll 2
@@ -151,8 +152,9 @@ _Static_assert((int)MR <= (int)TIGON_GEMM_PAD && (int)MR <= (int)NR, "a tile of 
 
 tigon_gemm_panel TIGON_ISA_FN(tigon_gemm_panel_of)(void) { return (tigon_gemm_panel){MR, NR}; }
 
-/* Rows of A that are packed at a time: with the block of B they fit a second-level cache, while the tile of C streams. */
-enum { BLOCK_M = TIGON_GEMM_M / 2 / MR * MR };
+/* Rows of A that are packed at a time. The packed block stays in a second-level cache; the tile of C and the block of B
+ * stream through it. */
+enum { BLOCK_M = TIGON_GEMM_BLOCK_M / MR * MR };
 
 /* tile (m, n) = or += A block * packed B block */
 static void multiply_block(const tigon_gemm *g, int64_t m0, int64_t m, int64_t n, int64_t k0, int64_t k, float *a,
@@ -166,9 +168,9 @@ static void multiply_block(const tigon_gemm *g, int64_t m0, int64_t m, int64_t n
 
 void TIGON_ISA_FN(tigon_gemm_tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
                                    float *scratch) {
-  const int64_t ld = round_up(n, NR);
+  const int64_t ld = round_up(n, NR) + VF_LANES; /* rows 4 KiB apart would share their sets of the cache */
   float *tile = scratch;
-  float *b = tile + (TIGON_GEMM_M + TIGON_GEMM_PAD) * TIGON_GEMM_N;
+  float *b = tile + (TIGON_GEMM_M + TIGON_GEMM_PAD) * TIGON_GEMM_LD;
   float *a = b + TIGON_GEMM_N * (KC + TIGON_GEMM_PAD);
   for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += KC) {
     const int64_t k = g->k - k0 < KC ? g->k - k0 : KC;

@@ -55,7 +55,7 @@ static void differentiate_tile(void *context, int slot, int64_t m0, int64_t n0, 
   const backward_tile *t = context;
   const tigon_lce_problem *p = &t->plan->problem;
   const int64_t column = t->column + n0;
-  float bias[TIGON_GEMM_N];
+  float bias[TIGON_GEMM_LD];
   tigon_lce_load_bias(p, column, n, bias, ld);
   for (int64_t i = 0; i < m; i++) {
     const tigon_lce_row *row = &t->plan->rows[m0 + i];

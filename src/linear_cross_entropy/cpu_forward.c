@@ -60,7 +60,7 @@ static void fold_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m
   (void)slot;
   const forward_item *item = context;
   const tigon_lce_problem *p = item->problem;
-  float bias[TIGON_GEMM_N];
+  float bias[TIGON_GEMM_LD];
   tigon_lce_load_bias(p, item->column + n0, n, bias, ld);
   for (int64_t i = 0; i < m; i++) {
     const int64_t target = tigon_lce_target(p, p->kept[item->row + m0 + i]);
