@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 BUILD := build/release
 C_FILES = $(shell find include src apps tests examples -name '*.[ch]')
 
-.PHONY: build demo test format format-check lint bench install clean
+.PHONY: build demo test accuracy format format-check lint bench install clean
 
 build:
 	@cmake -S . -B $(BUILD) -G Ninja -DTIGON_DEVELOPER=ON
@@ -14,6 +14,10 @@ demo:
 
 test:
 	@./bootstrap test
+
+# The table of errors and case counts, from the last `make test`.
+accuracy:
+	@python3 tests/support/accuracy.py $(BUILD)/Testing/Temporary/LastTest.log > docs/accuracy.md
 
 format:
 	@clang-format -i $(C_FILES)

@@ -109,7 +109,8 @@ static bool lightning_rows(bench *b, const char *dtype, int64_t t, double *forwa
   back.dq = bench_tensor(&all, type, SHAPE(1, t, H, D), 0);
   back.dk = bench_tensor(&all, type, SHAPE(1, t, H, D), 0);
   back.dv = bench_tensor(&all, type, SHAPE(1, t, H, D), 0);
-  /* A chunk of a head: q k', p v, q S, v' k forward; backward is three such scans, for dq, dk and dv. */
+  /* A chunk of a head: q k', p v, q S, v' k forward; backward is three such scans, for dq, dk and dv. Squares count
+   * whole, though the parts above the diagonal are skipped, as is usual for causal attention of this kind. */
   const double square = 2.0 * CHUNK * CHUNK * D, state = 2.0 * CHUNK * D * D, chunks = (double)(t / CHUNK) * H;
   char name[32];
   snprintf(name, sizeof name, "T %lld, 8 heads of 128", (long long)t);

@@ -14,7 +14,10 @@ enum { MAX_DEPTH = 32 };
 
 static bool grow(text_data *data, int64_t more, failure *failed, const char *path) {
   uint8_t *bytes = realloc(data->bytes, (size_t)(data->size + more));
-  if (!bytes) return fail_with(failed, "%s: no memory for %lld bytes of text", path, (long long)(data->size + more));
+  if (!bytes) {
+    data->out_of_memory = true;
+    return fail_with(failed, "%s: no memory for %lld bytes of text", path, (long long)(data->size + more));
+  }
   data->bytes = bytes;
   return true;
 }
@@ -44,11 +47,11 @@ static bool read_file(text_data *data, const char *path, failure *failed) {
   return true;
 }
 
-/* A file of a directory: what is no readable text is left out. */
-static void try_file(text_data *data, const char *path) {
-  failure ignored;
+/* A file of a directory: what is no readable text is left out. Fails where memory ends. */
+static bool try_file(text_data *data, const char *path, failure *failed) {
   const int64_t before = data->size;
-  if (!read_file(data, path, &ignored)) {
+  if (!read_file(data, path, failed)) {
+    if (data->out_of_memory) return false;
     data->size = before;
     data->skipped++;
   } else if (memchr(data->bytes + before, 0, (size_t)(data->size - before))) {
@@ -56,6 +59,7 @@ static void try_file(text_data *data, const char *path) {
     data->files--;
     data->skipped++;
   }
+  return true;
 }
 
 static bool read_directory(text_data *data, const char *path, int depth, failure *failed) {
@@ -66,7 +70,9 @@ static bool read_directory(text_data *data, const char *path, int depth, failure
   for (int i = 0; i < count; i++) {
     const char *name = entries[i]->d_name;
     const size_t length = strlen(path) + strlen(name) + 2;
-    char *child = ok && strcmp(name, ".") && strcmp(name, "..") ? malloc(length) : NULL;
+    const bool wanted = ok && strcmp(name, ".") && strcmp(name, "..");
+    char *child = wanted ? malloc(length) : NULL;
+    if (wanted && !child) ok = fail_with(failed, "%s: no memory for the names in it", path);
     if (child) {
       struct stat status;
       memcpy(child, path, strlen(path));
@@ -76,7 +82,7 @@ static bool read_directory(text_data *data, const char *path, int depth, failure
       if (known && S_ISDIR(status.st_mode) && depth < MAX_DEPTH)
         ok = read_directory(data, child, depth + 1, failed);
       else if (known && S_ISREG(status.st_mode))
-        try_file(data, child);
+        ok = try_file(data, child, failed);
       else
         data->skipped++;
       free(child);
@@ -119,6 +125,11 @@ bool text_read(text_data *data, const text_list *paths, failure *failed) {
   }
   int64_t validation = data->size / 20;
   if (validation < 100000) validation = data->size / 5 < 100000 ? data->size / 5 : 100000;
+  if (validation == 0) {
+    fail_with(failed, "the data are too short: %lld bytes leave none for validation", (long long)data->size);
+    text_free(data);
+    return false;
+  }
   data->train_size = data->size - validation;
   data->hash = hash_bytes(data->bytes, data->size);
   return true;
@@ -149,7 +160,7 @@ void sampler_close(sampler *source) {
 
 static void draw_order(sampler *source) {
   random_stream random = random_open(source->seed, UINT64_C(0x100000000) + (uint64_t)source->at.epoch);
-  source->offset = 1 + (int64_t)random_below(&random, (uint64_t)source->length);
+  source->offset = (int64_t)random_below(&random, (uint64_t)source->length);
   source->windows = (source->data->train_size - source->offset - 1) / source->length;
   for (int64_t i = 0; i < source->windows; i++) {
     const int64_t j = (int64_t)random_below(&random, (uint64_t)i + 1);

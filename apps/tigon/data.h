@@ -19,7 +19,8 @@ typedef struct text_data {
   int64_t train_size; /* bytes [train_size, size) are the validation split */
   uint64_t hash;      /* of all bytes, to recognise the data of a checkpoint */
   int64_t files;
-  int64_t skipped; /* files of directories that were left out: hidden, binary, unreadable, or no regular file */
+  int64_t skipped;    /* files of directories that were left out: hidden, binary, unreadable, or no regular file */
+  bool out_of_memory; /* why reading failed: no file is left out for that */
 } text_data;
 
 /* Files are taken as they are. Directories are searched in order of name for text: regular files without NUL bytes whose

@@ -95,13 +95,14 @@ TIGON_API tigon_status tigon_lightning_attention_backward_workspace(const tigon_
  */
 typedef struct tigon_lightning_attention_decode_args {
   uint32_t size;
-  float scale;           /* 0 = 1 */
-  const DLTensor *q;     /* (N, H, K) */
-  const DLTensor *k;     /* (N, H, K) */
-  const DLTensor *v;     /* (N, HV, V) */
-  const DLTensor *decay; /* (H) or (HV) float32 */
-  DLTensor *state;       /* (N, HV, V, K) float32, read and written; sequence and head strides are free */
-  DLTensor *out;         /* (N, HV, V) */
+  float scale;            /* 0 = 1 */
+  const DLTensor *q;      /* (N, H, K) */
+  const DLTensor *k;      /* (N, H, K) */
+  const DLTensor *v;      /* (N, HV, V) */
+  const DLTensor *decay;  /* (H) or (HV) float32 */
+  DLTensor *state;        /* (N, HV, V, K) float32, read and written; sequence and head strides are free */
+  DLTensor *out;          /* (N, HV, V) */
+  const tigon_team *team; /* NULL */
 } tigon_lightning_attention_decode_args;
 
 TIGON_API tigon_status tigon_lightning_attention_decode(const tigon_exec *exec,

@@ -114,6 +114,7 @@ typedef struct tigon_moe_route_args {
   DLTensor *topk_weights; /* (T, k) */
   DLTensor *counts;       /* NULL, or (E) */
   DLTensor *balance_loss; /* NULL, or (1) */
+  const tigon_team *team; /* NULL */
 } tigon_moe_route_args;
 
 TIGON_API tigon_status tigon_moe_route(const tigon_exec *exec, const tigon_moe_route_args *args);
@@ -136,6 +137,7 @@ typedef struct tigon_moe_route_backward_args {
   const DLTensor *d_topk_weights; /* (T, k) float32; NULL = 0 */
   const DLTensor *d_balance_loss; /* (1) float32; NULL = 0 */
   DLTensor *d_logits;             /* (T, E) float32, float16 or bfloat16 */
+  const tigon_team *team;         /* NULL */
 } tigon_moe_route_backward_args;
 
 TIGON_API tigon_status tigon_moe_route_backward(const tigon_exec *exec, const tigon_moe_route_backward_args *args);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -109,13 +110,18 @@ static bool check_data(tigon_checker *check, const char *name, const DLTensor *t
     return false;
   }
   if (check->query) return true;
-  const bool empty = tigon_elements(view) == 0;
-  if (!tensor->data && !empty) {
+  if (tigon_elements(view) == 0) { /* may have data NULL, on which no address may be formed */
+    static int64_t nothing;
+    view->data = (char *)&nothing;
+    memset(view->stride, 0, sizeof view->stride);
+    return true;
+  }
+  if (!tensor->data) {
     check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected data, got NULL");
     return false;
   }
-  view->data = tensor->data ? (char *)tensor->data + tensor->byte_offset : NULL;
-  if (!empty && (uintptr_t)view->data % (uintptr_t)tigon_kind_bytes(view->kind)) {
+  view->data = (char *)tensor->data + tensor->byte_offset;
+  if ((uintptr_t)view->data % (uintptr_t)tigon_kind_bytes(view->kind)) {
     check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
                                "expected data aligned to its element size, got address %p", (void *)view->data);
     return false;

@@ -24,7 +24,7 @@ typedef struct tigon_checker {
 
 /* A checked tensor. Dimensions past ndim have extent 1 and stride 0. */
 typedef struct tigon_view {
-  char *data; /* byte_offset applied */
+  char *data; /* byte_offset applied; without elements some valid address, and all strides are 0 */
   tigon_kind kind;
   int ndim; /* 0: absent */
   int64_t shape[5];

@@ -1,16 +1,32 @@
 #include "base/isa.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tigon/base.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 static const char *const names[] = {"generic", "avx2", "avx512"};
+
+#if defined(__x86_64__)
+/* What -march=x86-64-v3 may use beside AVX2, and compilers' own queries do not all know: MOVBE, F16C, BMI1, LZCNT. */
+static bool has_rest_of_v3(void) {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_MOVBE) || !(c & bit_F16C)) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_BMI)) return false;
+  return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
+}
+#endif
 
 static tigon_isa best_isa(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
     return TIGON_ISA_AVX512;

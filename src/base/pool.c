@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -103,14 +104,19 @@ static void after_fork_child(void) {
   pthread_mutex_unlock(&pool.lock);
 }
 
-/* With the lock held. Fewer workers than wanted is no failure: the callers do what is left. */
+/* With the lock held. Fewer workers than wanted is no failure: the callers do what is left. Workers take no signals: the
+ * handlers of the program run on its own threads. */
 static void start_workers(int wanted) {
   if (!pool.fork_handled) pool.fork_handled = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return;
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
   while (pool.workers < wanted && pthread_create(&thread, &attributes, worker_main, NULL) == 0) pool.workers++;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
 }
 

@@ -19,6 +19,7 @@ static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attent
   if (status == TIGON_OK) status = tigon_args_load(op, "args", args, &a, sizeof a);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};
+  tigon_check_alone(&check, a.team, "", 0);
   d->q = tigon_check_tensor(&check, "q", a.q, TIGON_FLOATS, 0, 3, (int64_t[]){-1, -1, -1});
   const int64_t n = d->q.shape[0], heads = d->q.shape[1], key_size = d->q.shape[2];
   lightning_check_size(&check, "q", "a number of heads", heads, INT32_MAX);

@@ -9,16 +9,10 @@
 #include "base/vec.h"
 #include "linear_cross_entropy/backend.h"
 
-/* The view's rows from `first` on, as an operand. Without columns nothing is read, but addresses are still formed. */
+/* The view's rows from `first` on, as an operand. */
 static inline tigon_matrix tigon_lce_operand(const tigon_view *view, int64_t first, bool transposed) {
-  static const float nothing;
   tigon_matrix matrix = tigon_matrix_of(view, transposed);
-  if (view->shape[1] == 0) {
-    matrix.data = &nothing;
-    matrix.stride = 0;
-  } else {
-    matrix.data = tigon_at(view, first);
-  }
+  matrix.data = tigon_at(view, first);
   return matrix;
 }
 

@@ -76,6 +76,7 @@ static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_
   *r = (tigon_moe_router){.threads = f->exec.num_threads};
   const unsigned optional = TIGON_OPTIONAL | TIGON_OUTPUT;
   tigon_checker check = {.op = route_op, .query = query};
+  tigon_check_alone(&check, a->team, "", 0);
   check_options(&check, a->score, a->renormalize, r);
   check_logits(&check, a->logits, a->topk_ids, TIGON_OUTPUT, r);
   r->weights = tigon_check_tensor(&check, "topk_weights", a->topk_weights, TIGON_F32, TIGON_OUTPUT, 2, r->ids.shape);
@@ -164,6 +165,7 @@ static tigon_status prepare_route_backward(const tigon_exec *exec, const tigon_m
   tigon_moe_router *r = &f->r;
   *r = (tigon_moe_router){.threads = f->exec.num_threads};
   tigon_checker check = {.op = route_backward_op, .query = query};
+  tigon_check_alone(&check, a->team, "", 0);
   check_options(&check, a->score, a->renormalize, r);
   check_logits(&check, a->logits, a->topk_ids, 0, r);
   r->d_weights =

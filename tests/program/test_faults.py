@@ -60,7 +60,7 @@ def test_data_is_required():
     assert tigon().returncode == 2
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "info"])
+@pytest.mark.parametrize("command", ["train", "sample", "bench", "info"])
 def test_help(command):
     result = succeeded(tigon(command, "--help"))
     page = result.stdout.decode()
