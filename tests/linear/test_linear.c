@@ -173,13 +173,39 @@ static void test_oracle_against_finite_differences(void **state) {
   }
 }
 
+/* DLPack lets a tensor without elements have no address. */
+static void test_no_columns_and_no_addresses(void **state) {
+  (void)state;
+  enum { T = 11, N = 5 };
+  float bias_data[N] = {1, 2, 3, 4, 5}, y_data[T * N];
+  tigon_tensor x, weight, bias, y, dweight;
+  tigon_linear_args args = {.size = sizeof args};
+  args.x = tigon_tensor_2d(&x, NULL, tigon_f32(), T, 0);
+  args.weight = tigon_tensor_2d(&weight, NULL, tigon_f32(), N, 0);
+  args.bias = tigon_tensor_1d(&bias, bias_data, tigon_f32(), N);
+  args.y = tigon_tensor_2d(&y, y_data, tigon_f32(), T, N);
+  uint64_t bytes = 0;
+  test_expect_status(tigon_linear_workspace(NULL, &args, &bytes), TIGON_OK, NULL);
+  test_workspace w;
+  test_workspace_make(&w, bytes, 0);
+  test_expect_status(tigon_linear(&w.exec, &args), TIGON_OK, NULL);
+  for (int i = 0; i < T * N; i++) assert_true(y_data[i] == bias_data[i % N]);
+  test_workspace_free(&w);
+
+  tigon_linear_backward_args back = {.size = sizeof back, .dy = args.y, .x = args.x, .weight = args.weight};
+  back.dweight = tigon_tensor_2d(&dweight, NULL, tigon_f32(), N, 0);
+  test_expect_status(tigon_linear_backward_workspace(NULL, &back, &bytes), TIGON_OK, NULL);
+  test_workspace_make(&w, bytes, 0);
+  test_expect_status(tigon_linear_backward(&w.exec, &back), TIGON_OK, NULL);
+  test_workspace_free(&w);
+  test_count_case();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_case_table),
-      cmocka_unit_test(test_every_mix_of_dtypes),
-      cmocka_unit_test(test_same_bits_for_any_threads),
-      cmocka_unit_test(test_bad_values_stay_in_their_rows),
-      cmocka_unit_test(test_oracle_against_finite_differences),
+      cmocka_unit_test(test_no_columns_and_no_addresses),   cmocka_unit_test(test_case_table),
+      cmocka_unit_test(test_every_mix_of_dtypes),           cmocka_unit_test(test_same_bits_for_any_threads),
+      cmocka_unit_test(test_bad_values_stay_in_their_rows), cmocka_unit_test(test_oracle_against_finite_differences),
   };
   return test_gate_report("linear", cmocka_run_group_tests(tests, NULL, NULL));
 }
