@@ -52,7 +52,8 @@ typedef enum tigon_status {
 TIGON_API const char *tigon_status_string(tigon_status status);
 
 /* One line about the calling thread's last failure: "tigon_rms_norm: weight: expected shape (64), got (63)". Empty when
- * no call failed yet. Valid until the thread's next failing call. */
+ * no call failed yet (or its 512 bytes, taken at a thread's first failure, could not be had). Valid until the thread's
+ * next failing call. */
 TIGON_API const char *tigon_last_error(void);
 
 /* "0.1.0" */
