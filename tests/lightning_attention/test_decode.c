@@ -88,9 +88,7 @@ static void free_decode(decode_fixture *f) {
   }
 }
 
-static double bound_of(tigon_kind kind) {
-  return kind == TIGON_BF16 ? 15 * 0x1p-8 : kind == TIGON_F16 ? 15 * 0x1p-11 : 1e-5;
-}
+static double bound_of(tigon_kind kind) { return kind == TIGON_BF16 ? 0x1p-9 : kind == TIGON_F16 ? 0x1p-12 : 1e-5; }
 
 static void test_oracle(void **unused) {
   (void)unused;

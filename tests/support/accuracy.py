@@ -34,8 +34,9 @@ def main():
     if not gates:
         sys.exit(f"{sys.argv[1]}: no gate lines; expected the log of a ctest run")
     print("# Accuracy against the float64 oracle\n")
-    print("Made by `make accuracy` from the test run. Gate 1: the largest |error| / rms(oracle) of any tensor, beside the")
-    print("largest bound of its cases. Gate 2: rms error over the rms error of the plain fp32 composition, limit 1.5.\n")
+    print("Made by `make accuracy` from the test run. Gate 1: the largest |error| / rms(oracle) of any element, beyond the one")
+    print("rounding of that element to its dtype, beside the largest bound of its cases. Gate 2: rms error over the rms error")
+    print("of the plain fp32 composition, limit 1.5.\n")
     print("| family | output | dtype | tensors | worst error | gate 1 bound | error / plain | gate 2 limit |")
     print("|---|---|---|---:|---:|---:|---:|---:|")
     for (family, output, dtype), (tensors, worst, bound, ratio, limit) in sorted(gates.items()):

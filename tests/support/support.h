@@ -87,7 +87,7 @@ void test_expect_status(tigon_status got, tigon_status expected, const char *fra
 /* --- gates ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Gate 1: max |got - oracle| / rms(oracle) <= bound. Gate 2: rms(got - oracle) <= 1.5 rms(plain - oracle), where plain is
+ * Gate 1: |got - oracle| <= bound * rms(oracle) + the rounding of that element to its dtype. Gate 2: rms(got - oracle) <= 1.5 rms(plain - oracle), where plain is
  * the fp32 composition that rounds where the header does; checked for each tensor of 256 elements or more, and over all
  * tensors of a group (output and dtype) in test_gate_report, with a floor of one fp32 rounding (2^-24 rms(oracle)).
  * Where the oracle is NaN or infinite the output must be the same. plain NULL: gate 1 only.
