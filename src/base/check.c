@@ -75,11 +75,12 @@ static bool check_shape(tigon_checker *check, const char *name, const DLTensor *
     }
     view->shape[i] = extent;
     view->stride[i] = tensor->strides ? tensor->strides[i] : compact;
-    if (__builtin_mul_overflow(elements, extent, &elements) || elements > INT64_MAX / 8) {
+    /* Extents of 0 count as 1: sizes are formed from parts of a shape, also where the whole is empty. */
+    if (__builtin_mul_overflow(compact, extent ? extent : 1, &compact) || compact > INT64_MAX / 8) {
       check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected fewer than 2^60 elements");
       return false;
     }
-    if (__builtin_mul_overflow(compact, extent ? extent : 1, &compact)) compact = INT64_MAX;
+    elements *= extent;
   }
   for (int i = 0; i < ndim && elements > 0; i++) {
     const bool last = i == ndim - 1;
