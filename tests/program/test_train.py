@@ -82,7 +82,8 @@ def test_signal_saves_and_exits(text, tmp_path, number):
     out = tmp_path / "run"
     command = [program.PROGRAM, "train", "--data", text, "--out", out, "--preset", "tiny", "--batch", "2", "--seq", "16",
                "--steps", "1000000", "--skip-validation"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))  # the tests may run under nohup
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 500):
         time.sleep(0.01)
