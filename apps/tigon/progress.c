@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -30,7 +32,14 @@ bool progress_open(progress *p, const char *directory, int64_t step, failure *fa
   if (!join_path(p->path, sizeof p->path, directory, METRICS_NAME))
     return fail_with(failed, "%s: the name is too long", directory);
   p->metrics = fopen(p->path, "a+e");
-  if (!p->metrics || !forget_after(p, step)) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  if (!p->metrics) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
+  struct stat status;
+  if (fstat(fileno(p->metrics), &status) || !S_ISREG(status.st_mode))
+    return fail_with(failed, "%s: is no regular file", p->path);
+  /* Two runs would mix their lines and replace each other's checkpoints. The lock ends with the process. */
+  if (flock(fileno(p->metrics), LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    return fail_with(failed, "%s: another run is writing to it", p->path);
+  if (!forget_after(p, step)) return fail_with(failed, "%s: cannot write: %s", p->path, strerror(errno));
   struct winsize size;
   if (isatty(STDERR_FILENO)) p->terminal = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
   return true;
@@ -48,9 +57,9 @@ static bool record(progress *p, const step_report *r) {
 
 static void show(progress *p, const step_report *r) {
   char line[160];
-  const int left = (int)ceil(r->seconds_left);
+  const long long left = (long long)fmin(ceil(r->seconds_left), 1e15);
   int length = snprintf(
-      line, sizeof line, "step %lld/%lld  loss %.4f  %.0f tokens/s  busiest expert %.2fx  %d:%02d left",
+      line, sizeof line, "step %lld/%lld  loss %.4f  %.0f tokens/s  busiest expert %.2fx  %lld:%02lld left",
       (long long)r->step, (long long)r->steps, p->loss, p->tokens_per_second, r->busiest, left / 60, left % 60);
   if (!p->terminal) {
     fprintf(stderr, "%s\n", line);
