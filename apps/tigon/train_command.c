@@ -206,6 +206,7 @@ int command_train(int argc, char **argv) {
   int status;
   if (!options_parse(options, &help, argc, argv, &status)) return status;
   if (!c.data.count) return misuse("train", "--data is missing");
+  if (!*c.out) return misuse("train", "--out: expected a directory, got \"\"");
   run_state state = {0};
   static checkpoint from;
   from.descriptor = -1;
