@@ -1,7 +1,11 @@
 /* The program `tigon`: trains, samples and measures with the library, as a client of its public headers. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <tigon/tigon.h>
+#include <unistd.h>
 
 #include "commands.h"
 
@@ -25,7 +29,7 @@ static void usage(FILE *to) {
               "exit status: 0 done, 1 failed, 2 wrong command line, 128 + N stopped by signal N after saving\n");
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
   if (argc < 2) {
     usage(stderr);
     return EXIT_MISUSED;
@@ -42,4 +46,23 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
   fprintf(stderr, "tigon: unknown command \"%.60s\" (see `tigon --help`)\n", argv[1]);
   return EXIT_MISUSED;
+}
+
+/* Where the caller closed a standard stream, the next file opened would take its number and what is printed. Writes to
+ * these, opened for reading, fail instead. */
+static void fill_standard_streams(void) {
+  int descriptor;
+  do descriptor = open("/dev/null", O_RDONLY);
+  while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) close(descriptor);
+}
+
+int main(int argc, char **argv) {
+  fill_standard_streams();
+  const int status = run(argc, argv);
+  errno = 0;
+  const bool printed = !fflush(stdout) && !ferror(stdout);
+  if (printed || status != EXIT_OK) return status;
+  fprintf(stderr, "tigon: cannot write to standard output%s%s\n", errno ? ": " : "", errno ? strerror(errno) : "");
+  return EXIT_FAILED;
 }
