@@ -32,12 +32,12 @@ if(NOT _objects)
   return()
 endif()
 
-# libtigon.so exports what src/tigon.map names.
+# libtigon.so exports what src/tigon.map names. It stays mapped after dlclose: its workers run in it to the end.
 set(_map ${PROJECT_SOURCE_DIR}/src/tigon.map)
 add_library(tigon_shared SHARED ${_objects})
 set_target_properties(tigon_shared PROPERTIES OUTPUT_NAME tigon VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
                                               LINKER_LANGUAGE C LINK_DEPENDS ${_map})
-target_link_options(tigon_shared PRIVATE -Wl,--version-script=${_map} -Wl,--as-needed)
+target_link_options(tigon_shared PRIVATE -Wl,--version-script=${_map} -Wl,--as-needed -Wl,-z,nodelete)
 if(NOT TIGON_SANITIZE)
   target_link_options(tigon_shared PRIVATE -Wl,--no-undefined)
 endif()

@@ -22,6 +22,7 @@ same "libtigon.a holds one object" "$(ar t "$static" | wc -l)" 1
 nothing "libtigon.so needs libc, libm and libpthread only" "$(printf '%s\n' "$needed" | grep -v -E '^(libc|libm|libpthread)\.so')"
 same "the SONAME is libtigon.so.0" "$(readelf -d "$shared" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')" libtigon.so.0
 nothing "no executable stack" "$(readelf -lW "$shared" | grep 'GNU_STACK.*RWE')"
+same "it stays mapped after dlclose, where its workers run" "$(readelf -d "$shared" | grep -c NODELETE)" 1
 nothing "no text relocations" "$(readelf -d "$shared" | grep TEXTREL)"
 nothing "libtigon.so calls nothing that ends the process or prints" "$(printf '%s\n' "$called" |
     grep -x -E '_?_?(exit|_exit|_Exit|quick_exit|abort|assert_fail|v?f?printf(_chk)?|f?puts|f?putc|putchar|perror|raise|kill)')"
