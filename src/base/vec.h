@@ -222,7 +222,7 @@ static inline void tigon_store_row(void *to, tigon_kind kind, const float *from,
   for (; i < n; i++) tigon_store(to, kind, i, from[i]);
 }
 
-/* exp with a relative error below 2e-7; 0 below -103.98, Inf above 88.72, NaN for NaN. */
+/* exp with a relative error below 9e-8, with and without fused multiply-adds; 0 below -103.98, Inf above 88.72, NaN for NaN. */
 static inline vf vf_exp(vf x) {
   x = vf_max(vf_set(-104.0f), x);
   x = vf_min(vf_set(89.0f), x);
@@ -230,14 +230,13 @@ static inline vf vf_exp(vf x) {
   const vf shifted = x * vf_set(1.44269504088896341f) + vf_set(12582912.0f);
   const vi n = (vi)shifted - (vi)vf_set(12582912.0f);
   const vf whole = shifted - vf_set(12582912.0f);
-  const vf r = whole * vf_set(-1.42860677e-6f) + (whole * vf_set(-0.693145752f) + x);
-  vf p = vf_set(1.37805939e-3f);
-  p = p * r + vf_set(8.37312452e-3f);
-  p = p * r + vf_set(4.16695364e-2f);
-  p = p * r + vf_set(1.66664720e-1f);
-  p = p * r + vf_set(4.99999851e-1f);
-  p = p * r + vf_set(1.0f);
-  p = p * r + vf_set(1.0f);
+  const vf r = (x - whole * vf_set(0.693359375f)) - whole * vf_set(-2.12194442e-4f); /* the first product is exact */
+  vf q = vf_set(1.39336882e-3f);
+  q = q * r + vf_set(8.36320501e-3f);
+  q = q * r + vf_set(4.16664630e-2f);
+  q = q * r + vf_set(1.66665763e-1f);
+  q = q * r + vf_set(0.5f);
+  const vf p = vf_set(1.0f) + (r + r * r * q); /* in this order the last addition alone rounds at the size of 1 */
   /* 2^n in two factors, so that results below 2^-126 come out as subnormals and not as garbage. */
   const vi half = n >> 1;
   return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);

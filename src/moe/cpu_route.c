@@ -14,23 +14,6 @@ typedef struct route_row {
 
 static int64_t padded(int64_t experts) { return (experts + VF_LANES - 1) / VF_LANES * VF_LANES; }
 
-/* exp of what is not positive, nearly correctly rounded (relative error below 7e-8, with and without fused multiply-adds):
- * the gradient takes differences of scores. Below the smallest normal number the result is at most that number. */
-static inline vf exp_accurate(vf x) {
-  x = vf_max(vf_set(-87.4f), x);
-  /* x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer that stands in the low bits. */
-  const vf shifted = x * vf_set(1.44269504f) + vf_set(12582912.0f);
-  const vi n = (vi)shifted - (vi)vf_set(12582912.0f);
-  const vf whole = shifted - vf_set(12582912.0f);
-  const vf r = (x - whole * vf_set(0.693359375f)) - whole * vf_set(-2.12194442e-4f); /* the first product is exact */
-  vf q = vf_set(1.39336882e-3f);
-  q = q * r + vf_set(8.36320501e-3f);
-  q = q * r + vf_set(4.16664630e-2f);
-  q = q * r + vf_set(1.66665763e-1f);
-  q = q * r + vf_set(0.5f);
-  return (vf_set(1.0f) + (r + r * r * q)) * (vf)((n + 127) << 23);
-}
-
 /* Scores below the smallest normal number count as 0. */
 static inline vf flushed(vf p) { return vf_select(p >= vf_set(0x1p-126f), p, vf_set(0.0f)); }
 
@@ -64,7 +47,7 @@ static void softmax(route_row *row, int64_t n) {
     else if (most == -__builtin_inff())
       p = vf_set(0.0f);
     else
-      p = vf_select(x == x, exp_accurate(x - vf_set(most)), vf_set(0.0f));
+      p = vf_select(x == x, vf_exp(x - vf_set(most)), vf_set(0.0f));
     vf_store(row->p + e, p);
   }
   const float total = sum_of(row->p, n);
@@ -75,7 +58,7 @@ static void softmax(route_row *row, int64_t n) {
 static void sigmoid(route_row *row, int64_t n) {
   for (int64_t e = 0; e < n; e += VF_LANES) {
     const vf x = vf_load(row->logit + e);
-    const vf small = exp_accurate(vf_select(x > vf_set(0.0f), -x, x));
+    const vf small = vf_exp(vf_select(x > vf_set(0.0f), -x, x));
     const vf p = vf_select(x == x, flushed(vf_select(x > vf_set(0.0f), vf_set(1.0f), small) / (vf_set(1.0f) + small)),
                            vf_set(0.0f));
     vf_store(row->p + e, p);

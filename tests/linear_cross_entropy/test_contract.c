@@ -233,7 +233,7 @@ static void test_records(void **state) {
 
 static double seconds(void) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* other programs take wall time */
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -265,9 +265,11 @@ static void test_skipped_work(void **state) {
   const double ignored = backward_time(&t);
   print_message("  all %.2f ms, no dweight %.2f, bias only %.2f, 7/8 ignored %.2f\n", 1e3 * all, 1e3 * frozen_weight,
                 1e3 * bias_only, 1e3 * ignored);
+#ifndef TEST_SANITIZED
   assert_true(frozen_weight < 0.9 * all);
   assert_true(bias_only < 0.65 * all);
   assert_true(ignored < 0.65 * all);
+#endif
   lce_free(&t);
 }
 

@@ -4,15 +4,6 @@
  */
 #include "tests/support/support.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
 static double peak_mib(void) {
   FILE *status = fopen("/proc/self/status", "r");
   assert_non_null(status);
@@ -77,7 +68,7 @@ static void test_peak_memory(void **state) {
       (long long)t, (long long)d, (long long)v, total_mib, (double)forward / 1048576, (double)backward / 1048576, peak,
       peak - total_mib, logits);
   test_count_case();
-#ifndef SANITIZED
+#ifndef TEST_SANITIZED
   assert_true(peak < total_mib + 96);
 #endif
   const DLTensor *all[] = {args.x, args.weight, args.target, args.loss, args.lse, back.d_loss, back.dx, back.dweight};

@@ -20,6 +20,16 @@
 #include "base/dtype.h"
 #include "tigon/tigon.h"
 
+/* Sanitizers change times and memory, so tests of those only assert without them. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#endif
+
 /* --- random numbers: the same on every machine ------------------------------------------------------------------ */
 
 typedef struct test_rng {
