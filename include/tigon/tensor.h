@@ -9,7 +9,7 @@
  * - Matrices have a contiguous last dimension (stride 1, or any stride when its extent is 1) and any other strides;
  *   per-token vectors have any stride.
  * - Inputs that are only read may have stride 0 (expanded gradients). Outputs may not, and overlap nothing unless the
- *   operation's header names the alias.
+ *   operation's header names the alias. Equal first addresses are refused; other overlap is the caller's to avoid.
  * - A tensor with no element may have data NULL. Data are aligned to their element size.
  * - Floating dtypes: float32, float16, bfloat16. Indices: int32 or int64. Integers are never converted from floats.
  */
@@ -47,7 +47,7 @@ static inline DLTensor *tigon_tensor_nd(tigon_tensor *tensor, void *data, DLData
   for (int i = ndim - 1; i >= 0; i--) {
     tensor->shape[i] = shape[i];
     tensor->strides[i] = stride;
-    stride *= shape[i];
+    stride = (int64_t)((uint64_t)stride * (uint64_t)shape[i]); /* operations refuse what wraps around */
   }
   tensor->dl.data = data;
   tensor->dl.device.device_type = kDLCPU;
