@@ -50,8 +50,8 @@ void bench_need_workspace(bench *b, uint64_t bytes);
 typedef bool bench_family(bench *b);
 bench_family bench_gemm, bench_rms_norm, bench_lightning_attention, bench_linear_cross_entropy, bench_moe;
 
-/* The best median GFLOP/s of OpenBLAS in fp32 at n^3 over its processor types, and that type's name; 0 where libopenblas
- * is not installed. It runs in child processes, since the type is read when the library is loaded. */
-double bench_openblas(int threads, int64_t n, char *best_type, uint64_t size);
+/* Median seconds of args' product (n^3 in fp32) and of OpenBLAS at its best processor type for it, in turns. Returns that
+ * type's name; NULL where libopenblas is not installed. */
+const char *bench_openblas(const bench *b, int64_t n, tigon_linear_args *args, double *ours, double *theirs);
 
 #endif
