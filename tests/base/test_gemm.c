@@ -142,7 +142,7 @@ static void check(const problem *p) {
       oracle[i * s.n + j] = (double)s.alpha * sum + bias + before;
       plain[i * s.n + j] = (double)tigon_round_to(s.c, s.alpha * rounded + (float)bias + (float)before);
     }
-  const double rounding = s.c == TIGON_BF16 ? 12 * 0x1p-8 : s.c == TIGON_F16 ? 12 * 0x1p-11 : 32 * 0x1p-24;
+  const double rounding = s.c == TIGON_BF16 ? 0x1p-9 : s.c == TIGON_F16 ? 0x1p-12 : 32 * 0x1p-24;
   /* An fp32 sum errs like a random walk; the worst of 10^5 elements lies some five deviations out. */
   test_gate("c", &p->c, oracle, plain, rounding + 0x1p-23 * sqrt((double)s.k));
   free(oracle);

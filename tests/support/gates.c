@@ -44,8 +44,12 @@ static double rms_of(const double *values, int64_t n) {
   return finite ? sqrt(sum / (double)finite) : 0;
 }
 
-/* The rounding to storage, relative to the value: half a unit in the last place at most. */
-static double half_unit(tigon_kind kind) { return kind == TIGON_BF16 ? 0x1p-8 : kind == TIGON_F16 ? 0x1p-11 : 0x1p-24; }
+/* The rounding of a value to storage: half a unit in the last place at most. */
+static double half_unit(tigon_kind kind, double value) {
+  const double relative = kind == TIGON_BF16 ? 0x1p-8 : kind == TIGON_F16 ? 0x1p-11 : 0x1p-24;
+  const double least = kind == TIGON_F16 ? 0x1p-25 : 0; /* of float16's subnormal numbers */
+  return fmax(relative * fabs(value), least);
+}
 
 void test_gate(const char *output, const test_tensor *got, const double *oracle, const double *plain, double bound) {
   if (got->count == 0) return;
@@ -59,7 +63,7 @@ void test_gate(const char *output, const test_tensor *got, const double *oracle,
     const double value = test_tensor_get(got, i);
     if (both_special(output, i, value, oracle[i])) continue;
     const double error = fabs(value - oracle[i]) / scale;
-    const double beyond = error - half_unit(got->kind) * fabs(oracle[i]) / scale;
+    const double beyond = error - half_unit(got->kind, oracle[i]) / scale;
     if (!(beyond <= bound))
       fail_msg("%s[%lld] (%s): expected %.9g, got %.9g: error %.3g of rms %.3g is above %.3g and one rounding", output,
                (long long)i, test_kind_name(got->kind), oracle[i], value, error, rms, bound);
