@@ -20,12 +20,12 @@ static const char *shape_text(char *text, size_t size, int ndim, const int64_t *
   return text;
 }
 
-static const char *const kind_names[] = {"float32", "float16", "bfloat16", "int32", "int64"};
+static const char *const kind_names[] = {"float32", "float16", "bfloat16", "int32", "int64", "uint8 or bool"};
 
 static const char *kinds_text(char *text, size_t size, unsigned kinds) {
   size_t used = 0;
   text[0] = '\0';
-  for (int i = 0; i < 5 && used < size; i++)
+  for (int i = 0; i < 6 && used < size; i++)
     if (kinds & 1u << i) used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", kind_names[i]);
   return text;
 }
@@ -40,6 +40,8 @@ static const char *type_text(char *text, size_t size, DLDataType type) {
   return text;
 }
 
+enum { BOOL_CODE = 6 }; /* kDLBool, which DLPack 0.6 does not have */
+
 tigon_kind tigon_kind_of(DLDataType type) {
   if (type.lanes != 1) return (tigon_kind)0;
   if (type.code == kDLFloat && type.bits == 32) return TIGON_F32;
@@ -47,6 +49,7 @@ tigon_kind tigon_kind_of(DLDataType type) {
   if (type.code == kDLBfloat && type.bits == 16) return TIGON_BF16;
   if (type.code == kDLInt && type.bits == 32) return TIGON_I32;
   if (type.code == kDLInt && type.bits == 64) return TIGON_I64;
+  if ((type.code == kDLUInt || type.code == BOOL_CODE) && type.bits == 8) return TIGON_U8;
   return (tigon_kind)0;
 }
 

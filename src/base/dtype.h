@@ -11,9 +11,11 @@ typedef enum tigon_kind {
   TIGON_BF16 = 4,
   TIGON_I32 = 8,
   TIGON_I64 = 16,
+  TIGON_U8 = 32, /* uint8, or bool: one byte, of which any value but 0 is true */
 } tigon_kind;
 #define TIGON_FLOATS  (TIGON_F32 | TIGON_F16 | TIGON_BF16)
 #define TIGON_INDICES (TIGON_I32 | TIGON_I64)
+#define TIGON_FLAGS   (TIGON_U8 | TIGON_INDICES)
 
 static inline int64_t tigon_kind_bytes(tigon_kind kind) {
   switch (kind) {
@@ -22,6 +24,8 @@ static inline int64_t tigon_kind_bytes(tigon_kind kind) {
     return 2;
   case TIGON_I64:
     return 8;
+  case TIGON_U8:
+    return 1;
   default:
     return 4;
   }
@@ -89,6 +93,11 @@ static inline float tigon_round_to(tigon_kind kind, float value) {
 
 static inline int64_t tigon_load_index(const void *data, tigon_kind kind, int64_t i) {
   return kind == TIGON_I32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+}
+
+/* Element i of an array of one of TIGON_FLAGS. */
+static inline int tigon_load_flag(const void *data, tigon_kind kind, int64_t i) {
+  return kind == TIGON_U8 ? ((const uint8_t *)data)[i] != 0 : tigon_load_index(data, kind, i) != 0;
 }
 
 static inline void tigon_store_index(void *data, tigon_kind kind, int64_t i, int64_t value) {

@@ -144,6 +144,19 @@ static void test_indices(void **state) {
   assert_int_equal(tigon_kind_bytes(TIGON_I64), 8);
 }
 
+static void test_flags(void **state) {
+  (void)state;
+  const uint8_t bytes[3] = {0, 1, 255};
+  const int32_t narrow[3] = {0, 256, INT32_MIN};
+  const int64_t wide[3] = {0, INT64_C(1) << 32, -1};
+  for (int64_t i = 0; i < 3; i++) {
+    assert_int_equal(tigon_load_flag(bytes, TIGON_U8, i), i > 0);
+    assert_int_equal(tigon_load_flag(narrow, TIGON_I32, i), i > 0);
+    assert_int_equal(tigon_load_flag(wide, TIGON_I64, i), i > 0);
+  }
+  assert_int_equal(tigon_kind_bytes(TIGON_U8), 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_half),
@@ -153,6 +166,7 @@ int main(void) {
       cmocka_unit_test(test_rounding_to_nearest_even),
       cmocka_unit_test(test_nan_stays_nan),
       cmocka_unit_test(test_indices),
+      cmocka_unit_test(test_flags),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

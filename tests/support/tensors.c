@@ -30,6 +30,8 @@ DLDataType test_dtype(tigon_kind kind) {
     return tigon_i32();
   case TIGON_I64:
     return tigon_i64();
+  case TIGON_U8:
+    return tigon_dtype((uint8_t)kDLUInt, 8);
   default:
     return tigon_f32();
   }
@@ -45,6 +47,8 @@ const char *test_kind_name(tigon_kind kind) {
     return "int32";
   case TIGON_I64:
     return "int64";
+  case TIGON_U8:
+    return "uint8";
   default:
     return "float32";
   }
@@ -90,13 +94,16 @@ static void *first(const test_tensor *t) { return (char *)t->tensor.dl.data + t-
 
 double test_tensor_get(const test_tensor *t, int64_t i) {
   const int64_t at = position(t, i);
+  if (t->kind == TIGON_U8) return ((const uint8_t *)first(t))[at];
   return t->kind & TIGON_INDICES ? (double)tigon_load_index(first(t), t->kind, at)
                                  : (double)tigon_load(first(t), t->kind, at);
 }
 
 void test_tensor_set(test_tensor *t, int64_t i, double value) {
   const int64_t at = position(t, i);
-  if (t->kind & TIGON_INDICES)
+  if (t->kind == TIGON_U8)
+    ((uint8_t *)first(t))[at] = (uint8_t)value;
+  else if (t->kind & TIGON_INDICES)
     tigon_store_index(first(t), t->kind, at, (int64_t)value);
   else
     tigon_store(first(t), t->kind, at, (float)value);
