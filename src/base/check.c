@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/overlap.h"
 #include "base/status.h"
 
 /* "(4, *, 64)": in a pattern, a negative extent accepts any. */
@@ -97,13 +98,12 @@ static bool check_shape(tigon_checker *check, const char *name, const DLTensor *
                                  "expected a contiguous last dimension (stride 1), got stride %" PRId64, stride);
       return false;
     }
-    if ((flags & TIGON_OUTPUT) && stride == 0) {
-      check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
-                                 "expected an output without overlap, got stride 0 in dimension %d", i);
-      return false;
-    }
   }
-  return true;
+  const int within = (flags & TIGON_OUTPUT) && elements > 0 ? tigon_overlap_within(view) : -1;
+  tigon_check_that(check, within < 0, name,
+                   "expected an output without overlap, got stride %" PRId64 " in dimension %d",
+                   within < 0 ? 0 : view->stride[within], within);
+  return within < 0;
 }
 
 static bool check_data(tigon_checker *check, const char *name, const DLTensor *tensor, tigon_view *view) {
@@ -168,7 +168,16 @@ void tigon_check_apart(tigon_checker *check, const char *name, const tigon_view 
                        const tigon_view *other) {
   if (check->query || !tigon_present(output) || !tigon_present(other)) return;
   if (tigon_elements(output) == 0 || tigon_elements(other) == 0) return;
-  tigon_check_that(check, output->data != other->data, name, "expected memory of its own, got that of %s", other_name);
+  tigon_check_that(check, !tigon_overlap(output, other), name, "expected memory of its own, got that of %s",
+                   other_name);
+}
+
+void tigon_check_same_or_apart(tigon_checker *check, const char *name, const tigon_view *output, const char *other_name,
+                               const tigon_view *other) {
+  bool same = output->data == other->data && output->kind == other->kind && output->ndim == other->ndim;
+  for (int i = 0; i < output->ndim; i++)
+    same &= output->shape[i] == other->shape[i] && (output->shape[i] == 1 || output->stride[i] == other->stride[i]);
+  if (!same) tigon_check_apart(check, name, output, other_name, other);
 }
 
 void tigon_check_alone(tigon_checker *check, const tigon_team *team, const char *begin_name, int64_t begin) {

@@ -33,7 +33,7 @@ typedef struct tigon_view {
 
 enum {
   TIGON_OPTIONAL = 1,  /* NULL gives an absent view */
-  TIGON_OUTPUT = 2,    /* written: no stride 0 on an extent above 1 */
+  TIGON_OUTPUT = 2,    /* written: no two of its elements in one place */
   TIGON_ANY_STRIDE = 4 /* the last dimension need not be contiguous */
 };
 
@@ -54,9 +54,13 @@ tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTe
 void tigon_check_that(tigon_checker *check, bool condition, const char *name, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Fails when an output (present) starts at the same address as another tensor (present), neither being empty. */
+/* Fails when an output shares memory with another tensor; absent and empty ones share none. */
 void tigon_check_apart(tigon_checker *check, const char *name, const tigon_view *output, const char *other_name,
                        const tigon_view *other);
+
+/* The same, but the output may be the other tensor itself: address, dtype, shape and strides. */
+void tigon_check_same_or_apart(tigon_checker *check, const char *name, const tigon_view *output, const char *other_name,
+                               const tigon_view *other);
 
 /* Fails with TIGON_UNSUPPORTED when a team or a shard offset is given. */
 void tigon_check_alone(tigon_checker *check, const tigon_team *team, const char *begin_name, int64_t begin);

@@ -39,15 +39,6 @@ static tigon_view check_vector(tigon_checker *check, const char *name, const DLT
   return tigon_check_tensor(check, name, tensor, TIGON_FLOATS, flags | TIGON_OPTIONAL, 1, &shape->width);
 }
 
-/* `output` may be exactly `input`: same place, dtype and strides. */
-static void check_alias(tigon_checker *check, const char *name, const tigon_view *output, const char *input_name,
-                        const tigon_view *input) {
-  if (!tigon_present(output) || !tigon_present(input) || output->data != input->data) return;
-  bool same = output->kind == input->kind;
-  for (int i = 0; i < output->ndim; i++) same &= output->shape[i] == 1 || output->stride[i] == input->stride[i];
-  if (!same) tigon_check_apart(check, name, output, input_name, input);
-}
-
 typedef struct named_view {
   const char *name;
   const tigon_view *view;
@@ -75,8 +66,8 @@ static rms_norm_tensor tensor_of(const tigon_view *view, int leading) {
 static void check_forward_aliases(tigon_checker *check, const tigon_view *x, const tigon_view *residual,
                                   const tigon_view *weight, const tigon_view *out, const tigon_view *sum,
                                   const tigon_view *rstd) {
-  check_alias(check, "out", out, "x", x);
-  check_alias(check, "residual_out", sum, "residual", residual);
+  tigon_check_same_or_apart(check, "out", out, "x", x);
+  tigon_check_same_or_apart(check, "residual_out", sum, "residual", residual);
   const named_view xs = {"x", x}, residuals = {"residual", residual}, weights = {"weight", weight};
   const named_view outs = {"out", out}, sums = {"residual_out", sum}, rstds = {"rstd", rstd};
   check_all_apart(check, outs, (named_view[]){residuals, weights, sums}, 3);
@@ -163,8 +154,8 @@ typedef struct backward_views {
 } backward_views;
 
 static void check_backward_aliases(tigon_checker *check, const backward_views *v) {
-  check_alias(check, "dx", &v->dx, "dy", &v->dy);
-  check_alias(check, "dx", &v->dx, "d_residual_out", &v->d_sum);
+  tigon_check_same_or_apart(check, "dx", &v->dx, "dy", &v->dy);
+  tigon_check_same_or_apart(check, "dx", &v->dx, "d_residual_out", &v->d_sum);
   const named_view x = {"x", &v->x}, dy = {"dy", &v->dy}, d_sum = {"d_residual_out", &v->d_sum};
   const named_view weight = {"weight", &v->weight}, rstd = {"rstd", &v->rstd}, dx = {"dx", &v->dx};
   const named_view d_residual = {"d_residual", &v->d_residual}, d_weight = {"d_weight", &v->d_weight};

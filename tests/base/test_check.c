@@ -250,7 +250,7 @@ static void test_apart_and_alone(void **state) {
   tigon_tensor_1d(&t, storage, tigon_f32(), 4);
   tigon_checker check = {.op = "tigon_op"};
   const tigon_view a = tigon_check_tensor(&check, "a", &t.dl, TIGON_FLOATS, 0, 1, (int64_t[]){4});
-  t.dl.byte_offset = 4;
+  t.dl.byte_offset = 16;
   const tigon_view b = tigon_check_tensor(&check, "b", &t.dl, TIGON_FLOATS, 0, 1, (int64_t[]){4}), none = {0};
   tigon_check_apart(&check, "b", &b, "a", &a);
   tigon_check_apart(&check, "b", &b, "none", &none);
@@ -258,6 +258,23 @@ static void test_apart_and_alone(void **state) {
   assert_int_equal(check.status, TIGON_OK);
   tigon_check_apart(&check, "out", &a, "a", &a);
   test_expect_status(check.status, TIGON_INVALID_ARGUMENT, "tigon_op: out: expected memory of its own, got that of a");
+  t.dl.byte_offset = 4;
+  tigon_checker shifted = {.op = "tigon_op"}, alias = {.op = "tigon_op"};
+  const tigon_view c = tigon_check_tensor(&shifted, "c", &t.dl, TIGON_FLOATS, 0, 1, (int64_t[]){4});
+  tigon_check_same_or_apart(&alias, "out", &a, "a", &a);
+  tigon_check_same_or_apart(&alias, "out", &a, "b", &b);
+  tigon_check_same_or_apart(&alias, "out", &a, "none", &none);
+  assert_int_equal(alias.status, TIGON_OK);
+  tigon_check_same_or_apart(&alias, "out", &c, "a", &a);
+  test_expect_status(alias.status, TIGON_INVALID_ARGUMENT, "tigon_op: out: expected memory of its own, got that of a");
+  tigon_check_apart(&shifted, "out", &c, "a", &a);
+  test_expect_status(shifted.status, TIGON_INVALID_ARGUMENT, "tigon_op: out: expected memory of its own");
+  tigon_checker folded = {.op = "tigon_op"};
+  tigon_tensor_2d(&t, storage, tigon_f32(), 3, 4);
+  t.strides[0] = 3;
+  (void)tigon_check_tensor(&folded, "out", &t.dl, TIGON_FLOATS, TIGON_OUTPUT, 2, (int64_t[]){3, 4});
+  test_expect_status(folded.status, TIGON_INVALID_ARGUMENT,
+                     "tigon_op: out: expected an output without overlap, got stride 3 in dimension 0");
   tigon_checker team = {.op = "tigon_op"}, shard = {.op = "tigon_op"};
   tigon_check_alone(&team, (const tigon_team *)storage, "begin", 0);
   test_expect_status(team.status, TIGON_UNSUPPORTED, "tigon_op: team: expected NULL");
