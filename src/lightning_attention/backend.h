@@ -15,7 +15,8 @@
  *     dk     v   do  q   dk   G   (V, K)    reversed  scale  1         summed over the group's value heads
  *     dv     k   q   do  dv   G^T (K, V)    reversed  scale  1
  *
- * The reversed scans start from d_final_state and end with d_initial_state. Columns of z, W and out do not mix, so a scan
+ * The reversed scans start from d_final_state and end with d_initial_state. Sequence n's states are those at slot
+ * state_indices[n] of the state tensors; a sequence without a slot is padding. Columns of z, W and out do not mix, so a scan
  * is cut into blocks of columns where there are few heads; an element's bits do not depend on the cut.
  */
 #ifndef TIGON_LIGHTNING_ATTENTION_BACKEND_H
@@ -30,23 +31,39 @@
 
 enum { CHUNK = 64 }; /* tokens */
 
+/* Where the states of a sequence stand. */
+typedef struct slots {
+  tigon_view state_indices;     /* (N), or absent: sequence n has slot n */
+  tigon_view has_initial_state; /* (N), or absent: all have */
+  int64_t count;                /* P */
+} slots;
+
+/* Sequence n's slot; -1 for padding. */
+int64_t lightning_slot(const slots *s, int64_t n);
+bool lightning_has_initial_state(const slots *s, int64_t n);
+
 typedef struct scan {
   tigon_view x, y;                /* (B, T, H or HV, DX) */
   tigon_view z;                   /* (B, T, H or HV, DZ) */
   tigon_view out;                 /* (B, T, HV, DZ), or summed (B, T, H, DZ); absent: only the state is wanted */
-  tigon_view state_in, state_out; /* (N, HV, V, K); each may be absent */
+  tigon_view state_in, state_out; /* (P, HV, V, K); each may be absent */
+  tigon_view checkpoints;         /* (C, HV, V, K), or absent: states after every so many tokens */
   bool state_transposed;          /* the state tensors hold W^T: DX = K, DZ = V */
   bool reversed, summed;
   float inner, outer;
   tigon_view decay;      /* (H) or (HV) */
   const int64_t *bounds; /* (N + 1): tokens of the packed sequences; NULL: sequence n is batch row n */
-  int64_t sequences;     /* N */
-  int64_t tokens;        /* T */
-  int64_t heads, group;  /* H, HV / H */
-  int64_t dx, dz;        /* DX, DZ */
-  int64_t width;         /* columns of a block */
-  int64_t bundle;        /* value heads of a unit; a multiple of the group if summed */
-  char *scratch;         /* scratch_bytes for each thread */
+  tigon_view lengths;    /* (N), or absent: only the first tokens of each sequence count */
+  slots slots;
+  const int64_t *checkpoint_begin; /* (N + 1), NULL: row n * floor(T / checkpoint_every) is the first of sequence n */
+  int64_t checkpoint_every;        /* tokens, a multiple of CHUNK */
+  int64_t sequences;               /* N */
+  int64_t tokens;                  /* T */
+  int64_t heads, group;            /* H, HV / H */
+  int64_t dx, dz;                  /* DX, DZ */
+  int64_t width;                   /* columns of a block */
+  int64_t bundle;                  /* value heads of a unit; a multiple of the group if summed */
+  char *scratch;                   /* scratch_bytes for each thread */
   uint64_t scratch_bytes;
 } scan;
 
@@ -55,6 +72,12 @@ int64_t lightning_scan_units(const scan *s);
 
 /* Chooses the cut into units. No element's bits depend on it, so the bundle may depend on the number of threads. */
 void lightning_scan_cut(scan *s, int threads);
+
+/* First token of sequence n in its batch row, and the number of tokens that count. */
+void lightning_scan_tokens(const scan *s, int64_t n, int64_t *begin, int64_t *length);
+
+/* Rows [begin, end) of checkpoints are sequence n's. */
+void lightning_checkpoint_rows(const scan *s, int64_t n, int64_t *begin, int64_t *end);
 
 /* A thread's scratch: blocks in fp32 with room for whole register tiles (block_gemm.h). */
 enum {
@@ -87,8 +110,9 @@ TIGON_ISA_DECLARE(void, tigon_lightning_scan_unit, (void *scan, int64_t chunk, i
 typedef struct decode {
   tigon_view q, k;   /* (N, H, K) */
   tigon_view v, out; /* (N, HV, V) */
-  tigon_view state;  /* (N, HV, V, K) */
+  tigon_view state;  /* (P, HV, V, K) */
   tigon_view decay;  /* (H) or (HV) */
+  slots slots;
   float scale;
   int64_t rows; /* rows of V in a unit of work */
 } decode;
@@ -97,5 +121,15 @@ int64_t lightning_decode_units(const decode *d);
 
 /* Runs unit `chunk` of a decode step: sequence, value head, block of rows; a tigon_task. */
 TIGON_ISA_DECLARE(void, tigon_lightning_decode_unit, (void *decode, int64_t chunk, int slot));
+
+/* out = lambda^length * left + right */
+typedef struct merge {
+  tigon_view left, right, out; /* (N, HV, V, K) */
+  tigon_view decay;            /* (H) or (HV) */
+  tigon_view lengths;          /* (N) */
+} merge;
+
+/* Merges value head chunk % HV of sequence chunk / HV; a tigon_task. */
+TIGON_ISA_DECLARE(void, tigon_lightning_merge_unit, (void *merge, int64_t chunk, int slot));
 
 #endif

@@ -32,13 +32,18 @@ void TIGON_ISA_FN(tigon_lightning_decode_unit)(void *context, int64_t chunk, int
   const int64_t blocks = (v_size + d->rows - 1) / d->rows;
   const int64_t first = chunk % blocks * d->rows, head = chunk / blocks % value_heads, n = chunk / blocks / value_heads;
   const int64_t query_head = head / (value_heads / d->q.shape[1]);
+  const int64_t pool_slot = lightning_slot(&d->slots, n);
+  char *out = tigon_at(&d->out, n) + head * d->out.stride[1] * tigon_kind_bytes(d->out.kind);
+  if (pool_slot < 0) {
+    for (int64_t row = first; row < v_size && row < first + d->rows; row++) tigon_store(out, d->out.kind, row, 0.0f);
+    return;
+  }
   float q[MAX_KEY], k[MAX_KEY];
   tigon_load_row(q, tigon_at(&d->q, n) + query_head * d->q.stride[1] * tigon_kind_bytes(d->q.kind), d->q.kind, k_size);
   tigon_load_row(k, tigon_at(&d->k, n) + query_head * d->k.stride[1] * tigon_kind_bytes(d->k.kind), d->k.kind, k_size);
   const float lambda = (float)exp(-(double)lightning_decay(&d->decay, head, value_heads));
-  float *state = (float *)(void *)d->state.data + n * d->state.stride[0] + head * d->state.stride[1];
+  float *state = (float *)(void *)d->state.data + pool_slot * d->state.stride[0] + head * d->state.stride[1];
   const char *v = tigon_at(&d->v, n) + head * d->v.stride[1] * tigon_kind_bytes(d->v.kind);
-  char *out = tigon_at(&d->out, n) + head * d->out.stride[1] * tigon_kind_bytes(d->out.kind);
   for (int64_t row = first; row < v_size && row < first + d->rows; row++) {
     const float o = update_row(state + row * d->state.stride[2], k, q, k_size, lambda, tigon_load(v, d->v.kind, row));
     tigon_store(out, d->out.kind, row, d->scale * o);

@@ -20,6 +20,8 @@ typedef struct unit {
   const scan *s;
   scan_blocks b;
   int64_t sequence, batch, begin, end; /* tokens of the batch row */
+  int64_t slot;                        /* of the state tensors; -1: padding */
+  int64_t checkpoint, last_checkpoint; /* rows of the sequence: from here, up to there exclusively */
   int64_t first_head, heads;           /* value heads */
   int64_t summands;                    /* value heads of one output head */
   int64_t column, columns;             /* of z, W and out */
@@ -29,6 +31,7 @@ typedef struct unit {
 typedef struct span {
   int64_t first, length;
   bool last;
+  int64_t checkpoint; /* the row that takes the state after it; -1: none */
 } span;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -44,8 +47,11 @@ static void find_unit(unit *u, const scan *s, int64_t index) {
   u->heads = least(heads - u->first_head, s->bundle);
   u->sequence = index / bundles;
   u->batch = s->bounds ? 0 : u->sequence;
-  u->begin = s->bounds ? s->bounds[u->sequence] : 0;
-  u->end = s->bounds ? s->bounds[u->sequence + 1] : s->tokens;
+  int64_t length;
+  lightning_scan_tokens(s, u->sequence, &u->begin, &length);
+  u->end = u->begin + length;
+  u->slot = lightning_slot(&s->slots, u->sequence);
+  if (tigon_present(&s->checkpoints)) lightning_checkpoint_rows(s, u->sequence, &u->checkpoint, &u->last_checkpoint);
 }
 
 /* Where the rows of a chunk stand: the first one, and the elements from one to the next. */
@@ -80,15 +86,15 @@ static void fill_powers(const unit *u, int64_t r, int64_t length) {
   }
 }
 
-static float *state_rows(const unit *u, const tigon_view *view, int64_t r) {
-  const int64_t at = u->sequence * view->stride[0] + (u->first_head + r) * view->stride[1];
+static float *state_rows(const unit *u, const tigon_view *view, int64_t slot, int64_t r) {
+  const int64_t at = slot * view->stride[0] + (u->first_head + r) * view->stride[1];
   return (float *)(void *)view->data + at;
 }
 
 static void load_state(const unit *u, int64_t r) {
   const scan *s = u->s;
   const int64_t stride = s->state_in.stride[2];
-  const float *from = state_rows(u, &s->state_in, r);
+  const float *from = state_rows(u, &s->state_in, u->slot, r);
   float *to = state_block(u, r);
   if (s->state_transposed) {
     transpose(to, u->b.z_stride, from + u->column * stride, TIGON_F32, stride, u->columns, s->dx);
@@ -98,12 +104,15 @@ static void load_state(const unit *u, int64_t r) {
     memcpy(to + i * u->b.z_stride, from + i * stride + u->column, sizeof(float) * (size_t)u->columns);
 }
 
-static void store_state(const unit *u, int64_t r, bool zero) {
+static void zero_state(const unit *u, int64_t r) {
+  float *state = state_block(u, r);
+  for (int64_t i = 0; i < u->s->dx; i++) memset(state + i * u->b.z_stride, 0, sizeof(float) * (size_t)u->columns);
+}
+
+static void store_state(const unit *u, const tigon_view *view, int64_t slot, int64_t r) {
   const scan *s = u->s;
-  const int64_t stride = s->state_out.stride[2];
-  float *to = state_rows(u, &s->state_out, r), *from = state_block(u, r);
-  if (zero)
-    for (int64_t i = 0; i < s->dx; i++) memset(from + i * u->b.z_stride, 0, sizeof(float) * (size_t)u->columns);
+  const int64_t stride = view->stride[2];
+  float *to = state_rows(u, view, slot, r), *from = state_block(u, r);
   if (s->state_transposed) {
     transpose(to + u->column * stride, stride, from, TIGON_F32, u->b.z_stride, s->dx, u->columns);
     return;
@@ -286,7 +295,8 @@ static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
 
 static void scan_chunk(const unit *u, span chunk, bool with_state) {
   const scan *s = u->s;
-  const bool wants_out = tigon_present(&s->out), wants_state = !chunk.last || tigon_present(&s->state_out);
+  const bool wants_out = tigon_present(&s->out),
+             wants_state = !chunk.last || tigon_present(&s->state_out) || chunk.checkpoint >= 0;
   bool z_finite = true;
   for (int64_t r = 0; r < u->heads; r++) {
     tigon_block_ahead ahead = rows_ahead(u, r, chunk);
@@ -303,7 +313,26 @@ static void scan_chunk(const unit *u, span chunk, bool with_state) {
       compute_out(u, r, chunk, with_state, z_finite, &ahead);
     }
     if (wants_state) update_state(u, r, chunk, with_state, &ahead);
+    if (chunk.checkpoint >= 0) store_state(u, &s->checkpoints, chunk.checkpoint, r);
     if (wants_out && (r + 1) % u->summands == 0) store_out(u, r, chunk);
+  }
+}
+
+static span chunk_from(const unit *u, int64_t first) {
+  const int64_t every = u->s->checkpoint_every, length = least(u->end - u->begin - first, CHUNK), next = first + length;
+  span chunk = {first, length, next == u->end - u->begin, -1};
+  if (!tigon_present(&u->s->checkpoints) || next % every != 0) return chunk;
+  const int64_t row = u->checkpoint + next / every - 1;
+  if (row < u->last_checkpoint) chunk.checkpoint = row;
+  return chunk;
+}
+
+static void zero_out(const unit *u) {
+  int64_t stride;
+  for (int64_t r = 0; r < u->heads && tigon_present(&u->s->out); r += u->summands) {
+    char *to = out_rows(u, r, 0, &stride);
+    const int64_t bytes = tigon_kind_bytes(u->s->out.kind);
+    for (int64_t i = 0; i < u->end - u->begin; i++) memset(to + i * stride * bytes, 0, (size_t)(u->columns * bytes));
   }
 }
 
@@ -312,17 +341,22 @@ void TIGON_ISA_FN(tigon_lightning_scan_unit)(void *context, int64_t chunk, int s
   unit u = {.s = s};
   lightning_scan_carve(s, slot, &u.b);
   find_unit(&u, s, chunk);
+  if (u.slot < 0) {
+    zero_out(&u);
+    return;
+  }
   const int64_t length = u.end - u.begin;
-  bool with_state = tigon_present(&s->state_in);
+  bool with_state = tigon_present(&s->state_in) && lightning_has_initial_state(&s->slots, u.sequence);
   for (int64_t r = 0; r < u.heads; r++) {
     fill_powers(&u, r, length);
     if (with_state) load_state(&u, r);
   }
   for (int64_t first = 0; first < length; first += CHUNK) {
-    const span part = {first, least(length - first, CHUNK), first + CHUNK >= length};
-    scan_chunk(&u, part, with_state);
+    scan_chunk(&u, chunk_from(&u, first), with_state);
     with_state = true;
   }
-  if (tigon_present(&s->state_out))
-    for (int64_t r = 0; r < u.heads; r++) store_state(&u, r, !with_state);
+  for (int64_t r = 0; r < u.heads && tigon_present(&s->state_out); r++) {
+    if (!with_state) zero_state(&u, r);
+    store_state(&u, &s->state_out, u.slot, r);
+  }
 }

@@ -30,15 +30,19 @@ static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attent
   lightning_check_value_heads(&check, heads, value_heads);
   lightning_check_size(&check, "v", "a value size", value_size, MAX_SIZE);
   d->decay = lightning_check_decay(&check, a.decay, heads, value_heads);
+  d->slots.state_indices = lightning_check_vector(&check, "state_indices", a.state_indices, TIGON_INDICES, n);
+  const int64_t states = tigon_present(&d->slots.state_indices) ? -1 : n;
   d->state = tigon_check_tensor(&check, "state", a.state, TIGON_F32, TIGON_OUTPUT, 4,
-                                (int64_t[]){n, value_heads, value_size, key_size});
+                                (int64_t[]){states, value_heads, value_size, key_size});
+  d->slots.count = d->state.shape[0];
   d->out = tigon_check_tensor(&check, "out", a.out, TIGON_FLOATS, TIGON_OUTPUT, 3, d->v.shape);
   d->scale = lightning_check_scale(&check, a.scale);
   const struct {
     const char *name;
     const tigon_view *view;
-  } inputs[] = {{"q", &d->q}, {"k", &d->k}, {"v", &d->v}, {"decay", &d->decay}};
-  for (int i = 0; i < 4; i++) {
+  } inputs[] = {
+      {"q", &d->q}, {"k", &d->k}, {"v", &d->v}, {"decay", &d->decay}, {"state_indices", &d->slots.state_indices}};
+  for (int i = 0; i < 5; i++) {
     tigon_check_apart(&check, "state", &d->state, inputs[i].name, inputs[i].view);
     tigon_check_apart(&check, "out", &d->out, inputs[i].name, inputs[i].view);
   }
@@ -51,10 +55,11 @@ static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attent
 tigon_status tigon_lightning_attention_decode(const tigon_exec *exec,
                                               const tigon_lightning_attention_decode_args *args) {
   tigon_exec e;
-  decode d;
+  decode d = {0};
   const tigon_status status = prepare(exec, args, false, &e, &d);
   if (status != TIGON_OK) return status;
   lightning_note_decay(&d.decay, op, e.context);
+  lightning_note_slots(&d.slots, op, e.context);
   tigon_parallel(e.num_threads, lightning_decode_units(&d), TIGON_ISA_PICK(tigon_lightning_decode_unit), &d);
   return TIGON_OK;
 }
@@ -63,7 +68,7 @@ tigon_status tigon_lightning_attention_decode_workspace(const tigon_exec *exec,
                                                         const tigon_lightning_attention_decode_args *args,
                                                         uint64_t *bytes) {
   tigon_exec e;
-  decode d;
+  decode d = {0};
   const tigon_status status = prepare(exec, args, true, &e, &d);
   return status == TIGON_OK ? tigon_workspace_answer(op, 0, bytes) : status;
 }

@@ -31,31 +31,40 @@ void lightning_check_value_heads(tigon_checker *check, int64_t heads, int64_t va
                    "expected a multiple of the %" PRId64 " heads of q, got %" PRId64 " heads", heads, value_heads);
 }
 
-tigon_view lightning_check_state(tigon_checker *check, const problem *p, const char *name, const DLTensor *state,
-                                 unsigned flags) {
-  return tigon_check_tensor(check, name, state, TIGON_F32, flags | TIGON_OPTIONAL, 4,
-                            (int64_t[]){p->sequences, p->value_heads, p->value_size, p->key_size});
+tigon_view lightning_check_vector(tigon_checker *check, const char *name, const DLTensor *vector, unsigned kinds,
+                                  int64_t count) {
+  return tigon_check_tensor(check, name, vector, kinds, TIGON_OPTIONAL | TIGON_ANY_STRIDE, 1, &count);
 }
 
-void lightning_check_inputs(tigon_checker *check, problem *p, const DLTensor *q, const DLTensor *k, const DLTensor *v,
-                            const DLTensor *decay, const DLTensor *cu_seqlens, const DLTensor *initial_state,
-                            float scale) {
-  p->q = tigon_check_tensor(check, "q", q, TIGON_FLOATS, 0, 4, (int64_t[]){-1, -1, -1, -1});
-  p->batch = p->q.shape[0];
-  p->tokens = p->q.shape[1];
-  p->heads = p->q.shape[2];
-  p->key_size = p->q.shape[3];
-  lightning_check_size(check, "q", "a number of heads", p->heads, INT32_MAX);
-  lightning_check_size(check, "q", "a key size", p->key_size, MAX_SIZE);
-  p->k = tigon_check_tensor(check, "k", k, p->q.kind, 0, 4, p->q.shape);
+tigon_view lightning_check_state(tigon_checker *check, const problem *p, const char *name, const DLTensor *state,
+                                 unsigned flags) {
+  return tigon_check_tensor(check, name, state, TIGON_F32, flags, 4,
+                            (int64_t[]){p->slots.count, p->value_heads, p->value_size, p->key_size});
+}
+
+/* q, or k where there is no q: it gives the sizes. */
+static tigon_view check_first(tigon_checker *check, problem *p, const char *name, const DLTensor *tensor) {
+  const tigon_view view = tigon_check_tensor(check, name, tensor, TIGON_FLOATS, 0, 4, (int64_t[]){-1, -1, -1, -1});
+  p->batch = view.shape[0];
+  p->tokens = view.shape[1];
+  p->heads = view.shape[2];
+  p->key_size = view.shape[3];
+  lightning_check_size(check, name, "a number of heads", p->heads, INT32_MAX);
+  lightning_check_size(check, name, "a key size", p->key_size, MAX_SIZE);
+  return view;
+}
+
+void lightning_check_inputs(tigon_checker *check, problem *p, bool with_q, const DLTensor *q, const DLTensor *k,
+                            const DLTensor *v, const DLTensor *decay, const DLTensor *cu_seqlens) {
+  if (with_q) p->q = check_first(check, p, "q", q);
+  p->k = with_q ? tigon_check_tensor(check, "k", k, p->q.kind, 0, 4, p->q.shape) : check_first(check, p, "k", k);
   p->v = tigon_check_tensor(check, "v", v, TIGON_FLOATS, 0, 4, (int64_t[]){p->batch, p->tokens, -1, -1});
   p->value_heads = p->v.shape[2];
   p->value_size = p->v.shape[3];
   lightning_check_value_heads(check, p->heads, p->value_heads);
   lightning_check_size(check, "v", "a value size", p->value_size, MAX_SIZE);
   p->decay = lightning_check_decay(check, decay, p->heads, p->value_heads);
-  p->cu_seqlens = tigon_check_tensor(check, "cu_seqlens", cu_seqlens, TIGON_INDICES, TIGON_OPTIONAL | TIGON_ANY_STRIDE,
-                                     1, (int64_t[]){-1});
+  p->cu_seqlens = lightning_check_vector(check, "cu_seqlens", cu_seqlens, TIGON_INDICES, -1);
   p->sequences = p->batch;
   if (tigon_present(&p->cu_seqlens)) {
     p->sequences = p->cu_seqlens.shape[0] - 1;
@@ -63,8 +72,26 @@ void lightning_check_inputs(tigon_checker *check, problem *p, const DLTensor *q,
     tigon_check_that(check, p->batch == 1, "cu_seqlens", "expected a batch of 1 for packed sequences, got %" PRId64,
                      p->batch);
   }
-  p->initial_state = lightning_check_state(check, p, "initial_state", initial_state, 0);
-  p->scale = lightning_check_scale(check, scale);
+  p->slots.count = p->sequences;
+}
+
+tigon_view lightning_check_states(tigon_checker *check, problem *p, const DLTensor *state_indices,
+                                  const DLTensor *has_initial_state, const DLTensor *initial_state,
+                                  const DLTensor *final_state, unsigned final_flags) {
+  p->slots.state_indices = lightning_check_vector(check, "state_indices", state_indices, TIGON_INDICES, p->sequences);
+  if (tigon_present(&p->slots.state_indices)) p->slots.count = -1;
+  p->initial_state = lightning_check_state(check, p, "initial_state", initial_state, TIGON_OPTIONAL);
+  if (tigon_present(&p->initial_state)) p->slots.count = p->initial_state.shape[0];
+  const tigon_view final = lightning_check_state(check, p, "final_state", final_state, TIGON_OUTPUT | final_flags);
+  if (tigon_present(&final)) p->slots.count = final.shape[0];
+  tigon_check_that(check, p->slots.count >= 0, "state_indices", "expected NULL without initial_state and final_state");
+  p->slots.has_initial_state =
+      lightning_check_vector(check, "has_initial_state", has_initial_state, TIGON_FLAGS, p->sequences);
+  tigon_check_that(check, !tigon_present(&p->slots.has_initial_state) || tigon_present(&p->initial_state),
+                   "has_initial_state", "expected NULL without initial_state");
+  lightning_check_output_apart(check, p, "final_state", &final);
+  tigon_check_same_or_apart(check, "final_state", &final, "initial_state", &p->initial_state);
+  return final;
 }
 
 void lightning_check_output_apart(tigon_checker *check, const problem *p, const char *name, const tigon_view *output) {
@@ -73,35 +100,28 @@ void lightning_check_output_apart(tigon_checker *check, const problem *p, const 
   tigon_check_apart(check, name, output, "v", &p->v);
   tigon_check_apart(check, name, output, "decay", &p->decay);
   tigon_check_apart(check, name, output, "cu_seqlens", &p->cu_seqlens);
+  tigon_check_apart(check, name, output, "state_indices", &p->slots.state_indices);
+  tigon_check_apart(check, name, output, "has_initial_state", &p->slots.has_initial_state);
 }
 
-void lightning_check_same_strides(tigon_checker *check, const char *name, const tigon_view *written,
-                                  const char *read_name, const tigon_view *read) {
-  if (check->query || !tigon_present(written) || !tigon_present(read) || written->data != read->data) return;
-  if (tigon_elements(written) == 0) return;
-  for (int i = 0; i < 4; i++)
-    tigon_check_that(check, written->shape[i] == 1 || written->stride[i] == read->stride[i], name,
-                     "expected the strides of %s, whose memory it has: %" PRId64 " in dimension %d, got %" PRId64,
-                     read_name, read->stride[i], i, written->stride[i]);
+int64_t *lightning_take_bounds(tigon_arena *arena, const tigon_view *given) {
+  if (!tigon_present(given)) return NULL;
+  return tigon_arena_take(arena, (uint64_t)given->shape[0] * sizeof(int64_t));
 }
 
-int64_t *lightning_take_bounds(tigon_arena *arena, const problem *p) {
-  if (!tigon_present(&p->cu_seqlens)) return NULL;
-  return tigon_arena_take(arena, (uint64_t)(p->sequences + 1) * sizeof(int64_t));
-}
-
-void lightning_fill_bounds(const problem *p, const char *op, tigon_context *context, int64_t *bounds) {
-  int64_t most = 0;
+void lightning_fill_bounds(const tigon_view *given, const char *name, int64_t most, bool from_zero, const char *op,
+                           tigon_context *context, int64_t *bounds) {
+  int64_t last = 0;
   bool noted = false;
-  for (int64_t i = 0; bounds && i <= p->sequences; i++) {
-    const int64_t value = tigon_load_index(p->cu_seqlens.data, p->cu_seqlens.kind, i * p->cu_seqlens.stride[0]);
-    const bool good = value >= most && value <= p->tokens && (i > 0 || value == 0);
+  for (int64_t i = 0; bounds && i < given->shape[0]; i++) {
+    const int64_t value = tigon_load_index(given->data, given->kind, i * given->stride[0]);
+    const bool good = value >= last && value <= most && (i > 0 || !from_zero || value == 0);
     if (!good && !noted) {
-      tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, "cu_seqlens", i, value);
+      tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, name, i, value);
       noted = true;
     }
-    if (value > most) most = value < p->tokens ? value : p->tokens;
-    bounds[i] = most;
+    if (value > last) last = value < most ? value : most;
+    bounds[i] = last;
   }
 }
 
@@ -110,6 +130,16 @@ void lightning_note_decay(const tigon_view *decay, const char *op, tigon_context
     const float s = ((const float *)(const void *)decay->data)[i * decay->stride[0]];
     if (s >= 0.0f) continue;
     tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, "decay", i, (int64_t)tigon_float_to_bits(s));
+    return;
+  }
+}
+
+void lightning_note_slots(const slots *s, const char *op, tigon_context *context) {
+  const tigon_view *indices = &s->state_indices;
+  for (int64_t i = 0; tigon_present(indices) && i < indices->shape[0]; i++) {
+    const int64_t slot = tigon_load_index(indices->data, indices->kind, i * indices->stride[0]);
+    if (slot >= -1 && slot < s->count) continue;
+    tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, "state_indices", i, slot);
     return;
   }
 }
@@ -145,6 +175,7 @@ scan lightning_scan_of(const problem *p, const int64_t *bounds) {
                 .outer = 1.0f,
                 .decay = p->decay,
                 .bounds = bounds,
+                .slots = p->slots,
                 .sequences = p->sequences,
                 .tokens = p->tokens,
                 .heads = p->heads,
@@ -152,6 +183,8 @@ scan lightning_scan_of(const problem *p, const int64_t *bounds) {
 }
 
 void lightning_scan_run(scan *s, int threads, void *scratch) {
+  /* Without tokens the number of sequences says nothing about memory: it may be enormous. */
+  if (s->tokens == 0 && !tigon_present(&s->state_out)) return;
   s->scratch = scratch;
   tigon_parallel(threads, lightning_scan_units(s), TIGON_ISA_PICK(tigon_lightning_scan_unit), s);
 }

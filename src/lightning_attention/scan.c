@@ -88,6 +88,33 @@ void lightning_scan_carve(const scan *s, int slot, scan_blocks *b) {
   (void)carve(s, base, s->bundle * b->head_stride, b);
 }
 
+int64_t lightning_slot(const slots *s, int64_t n) {
+  const tigon_view *indices = &s->state_indices;
+  if (!tigon_present(indices)) return n;
+  const int64_t slot = tigon_load_index(indices->data, indices->kind, n * indices->stride[0]);
+  return slot >= 0 && slot < s->count ? slot : -1;
+}
+
+bool lightning_has_initial_state(const slots *s, int64_t n) {
+  const tigon_view *flags = &s->has_initial_state;
+  return !tigon_present(flags) || tigon_load_flag(flags->data, flags->kind, n * flags->stride[0]);
+}
+
+void lightning_scan_tokens(const scan *s, int64_t n, int64_t *begin, int64_t *length) {
+  *begin = s->bounds ? s->bounds[n] : 0;
+  *length = s->bounds ? s->bounds[n + 1] - *begin : s->tokens;
+  if (!tigon_present(&s->lengths)) return;
+  const int64_t wanted = tigon_load_index(s->lengths.data, s->lengths.kind, n * s->lengths.stride[0]);
+  if (wanted < *length) *length = wanted > 0 ? wanted : 0;
+}
+
+void lightning_checkpoint_rows(const scan *s, int64_t n, int64_t *begin, int64_t *end) {
+  const int64_t each = s->tokens / s->checkpoint_every, rows = s->checkpoints.shape[0];
+  *begin = s->checkpoint_begin ? s->checkpoint_begin[n] : n * each;
+  *end = s->checkpoint_begin ? s->checkpoint_begin[n + 1] : *begin + each;
+  if (*end > rows) *end = rows;
+}
+
 float lightning_decay(const tigon_view *decay, int64_t value_head, int64_t value_heads) {
   const int64_t head = value_head / (value_heads / decay->shape[0]);
   const float s = ((const float *)(const void *)decay->data)[head * decay->stride[0]];

@@ -31,6 +31,16 @@ static inline void make_fused_view(test_tensor *t, const test_tensor *all, int64
   t->tensor.dl.byte_offset = all->tensor.dl.byte_offset;
 }
 
+/* A (P, HV, V, K) pool with `pad` floats after each head's state and room for one more head after each slot. */
+static inline void make_pool(test_tensor *t, const int64_t *shape, int64_t pad) {
+  const int64_t state = shape[2] * shape[3];
+  test_tensor_make(t, TIGON_F32, 3, (int64_t[]){shape[0], shape[1] + 1, state}, (test_layout){.row_pad = pad});
+  const int64_t strides[4] = {t->tensor.strides[0], t->tensor.strides[1], shape[3], 1};
+  tigon_tensor_nd(&t->tensor, t->tensor.dl.data, tigon_f32(), 4, shape);
+  memcpy(t->tensor.strides, strides, sizeof strides);
+  t->count = shape[0] * shape[1] * state;
+}
+
 static inline void make_inputs(fixture *f) {
   const lightning_case *c = f->c;
   const tigon_kind query_kind = kind_or_f32(c->query_kind), value_kind = kind_or_f32(c->value_kind);

@@ -8,7 +8,9 @@ typedef struct decode_case {
   bool decay_of_query_heads;
   double scale;
   tigon_kind query_kind, value_kind, out_kind;
-  int64_t pool_pad; /* floats between the states of sequences */
+  int64_t pool_pad; /* floats between states */
+  tigon_kind index_kind;
+  int64_t P, slots[6]; /* P 0: no indices */
 } decode_case;
 
 static const decode_case decode_cases[] = {
@@ -26,12 +28,26 @@ static const decode_case decode_cases[] = {
     {"f16", 4, 2, 4, 64, 64, .decay = GENTLE, .scale = 0.125, ALL_F16},
     {"mixed", 2, 2, 2, 33, 37, .decay = TYPICAL, .query_kind = TIGON_BF16, .value_kind = TIGON_F16},
     {"padded pool", 3, 2, 4, 16, 24, .decay = TYPICAL, .pool_pad = 1000},
+    {"pool", 3, 2, 4, 16, 24, .decay = TYPICAL, .pool_pad = 7, TIGON_I32, 5, {3, 0, 4}},
+    {"pool, padding", 6, 1, 2, 33, 65, .decay = TYPICAL, .pool_pad = 64, TIGON_I64, 4, {-1, 2, -1, 0, 3, -1}, ALL_BF16},
+    {"pool, nothing but padding", 3, 2, 2, 16, 24, .decay = TYPICAL, .pool_pad = 1, TIGON_I64, 2, {-1, -1, -1}},
+    {"pool, slots that are not there",
+     6,
+     2,
+     2,
+     128,
+     128,
+     .decay = TYPICAL,
+     .pool_pad = 1,
+     TIGON_I64,
+     3,
+     {-2, 1, 3, INT64_MAX, INT64_MIN, 0}},
     {"bad decay counts as 0", 2, 4, 4, 16, 24, .decay = {-1, NAN, INFINITY, -0.0}},
 };
 
 typedef struct decode_fixture {
   const decode_case *c;
-  test_tensor q, k, v, decay, state, out;
+  test_tensor q, k, v, decay, state, out, state_indices;
 } decode_fixture;
 
 static void make_decode(decode_fixture *f, const decode_case *c, uint64_t seed) {
@@ -39,22 +55,22 @@ static void make_decode(decode_fixture *f, const decode_case *c, uint64_t seed) 
   memset(f, 0, sizeof *f);
   f->c = c;
   const test_layout padded = {.row_pad = 3, .offset = 1};
-  const int64_t decays = c->decay_of_query_heads ? c->H : c->HV, state = c->HV * c->V * c->K;
+  const int64_t decays = c->decay_of_query_heads ? c->H : c->HV;
   test_tensor_make(&f->q, kind_or_f32(c->query_kind), 3, (int64_t[]){c->N, c->H, c->K}, padded);
   test_tensor_make(&f->k, kind_or_f32(c->query_kind), 3, (int64_t[]){c->N, c->H, c->K}, (test_layout){0});
   test_tensor_make(&f->v, kind_or_f32(c->value_kind), 3, (int64_t[]){c->N, c->HV, c->V}, padded);
   test_tensor_make(&f->out, kind_or_f32(c->out_kind), 3, (int64_t[]){c->N, c->HV, c->V}, padded);
   test_tensor_make(&f->decay, TIGON_F32, 1, &decays, (test_layout){.vector_stride = 2});
   for (int64_t i = 0; i < decays; i++) test_tensor_set(&f->decay, i, c->decay[i % 4]);
-  if (c->pool_pad) { /* a (N, state + pad) block seen as (N, HV, V, K) */
-    test_tensor_make(&f->state, TIGON_F32, 2, (int64_t[]){c->N, state}, (test_layout){.row_pad = c->pool_pad});
-    const int64_t shape[4] = {c->N, c->HV, c->V, c->K};
-    const int64_t strides[4] = {f->state.tensor.strides[0], c->V * c->K, c->K, 1};
-    void *data = f->state.tensor.dl.data;
-    tigon_tensor_nd(&f->state.tensor, data, tigon_f32(), 4, shape);
-    memcpy(f->state.tensor.strides, strides, sizeof strides);
-  } else {
-    test_tensor_make(&f->state, TIGON_F32, 4, (int64_t[]){c->N, c->HV, c->V, c->K}, padded);
+  const int64_t shape[4] = {c->P ? c->P : c->N, c->HV, c->V, c->K};
+  if (c->pool_pad)
+    make_pool(&f->state, shape, c->pool_pad);
+  else
+    test_tensor_make(&f->state, TIGON_F32, 4, shape, padded);
+  if (c->P) {
+    test_tensor_make(&f->state_indices, c->index_kind, 1, &c->N, (test_layout){.vector_stride = 2});
+    for (int64_t i = 0; i < c->N; i++)
+      tigon_store_index(f->state_indices.tensor.dl.data, c->index_kind, 2 * i, c->slots[i]);
   }
   test_tensor *random[] = {&f->q, &f->k, &f->v, &f->state};
   for (int i = 0; i < 4; i++) test_tensor_fill_normal(random[i], &rng, 1.0);
@@ -68,7 +84,8 @@ static tigon_lightning_attention_decode_args decode_args(decode_fixture *f) {
                                                  .v = &f->v.tensor.dl,
                                                  .decay = &f->decay.tensor.dl,
                                                  .state = &f->state.tensor.dl,
-                                                 .out = &f->out.tensor.dl};
+                                                 .out = &f->out.tensor.dl,
+                                                 .state_indices = present(&f->state_indices)};
 }
 
 static void run_decode(decode_fixture *f, int threads) {
@@ -81,9 +98,9 @@ static void run_decode(decode_fixture *f, int threads) {
 }
 
 static void free_decode(decode_fixture *f) {
-  test_tensor *all[] = {&f->q, &f->k, &f->v, &f->decay, &f->state, &f->out};
-  for (int i = 0; i < 6; i++) {
-    test_tensor_check_surroundings(all[i]);
+  test_tensor *all[] = {&f->q, &f->k, &f->v, &f->decay, &f->state, &f->out, &f->state_indices};
+  for (int i = 0; i < 7; i++) {
+    if (all[i]->block) test_tensor_check_surroundings(all[i]);
     test_tensor_free(all[i]);
   }
 }
@@ -99,9 +116,17 @@ static void test_oracle(void **unused) {
     const int64_t sizes[8] = {c->N, 1, c->H, c->HV, c->K, c->V, c->N, f.decay.count};
     double *q = test_tensor_values(&f.q), *k = test_tensor_values(&f.k), *v = test_tensor_values(&f.v);
     double *decay = test_tensor_values(&f.decay), *state = test_tensor_values(&f.state);
-    const lightning_inputs in = {sizes, c->scale != 0 ? (double)(float)c->scale : 1.0, q, k, v, decay, NULL, state};
-    double *out = doubles(f.out.count), *next = doubles(f.state.count);
-    double *plain_out = doubles(f.out.count), *plain_next = doubles(f.state.count);
+    const lightning_inputs in = {.sizes = sizes,
+                                 .scale = c->scale != 0 ? (double)(float)c->scale : 1.0,
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .decay = decay,
+                                 .initial_state = state,
+                                 .slots = c->P ? c->slots : NULL,
+                                 .pool = c->P};
+    double *out = doubles(f.out.count), *next = test_tensor_values(&f.state);
+    double *plain_out = doubles(f.out.count), *plain_next = test_tensor_values(&f.state);
     lightning_oracle(&in, out, next);
     lightning_plain(&in, plain_out, plain_next, f.out.kind);
     run_decode(&f, 2);
@@ -112,6 +137,50 @@ static void test_oracle(void **unused) {
     free_decode(&f);
     test_count_case();
   }
+}
+
+static bool named(const decode_case *c, int64_t slot) {
+  for (int64_t n = 0; n < c->N; n++)
+    if (c->slots[n] == slot) return true;
+  return false;
+}
+
+/* Slots in no use may hold NaN; padding writes zeros and leaves every slot's bytes; the record tells of bad indices. */
+static void test_pool(void **unused) {
+  (void)unused;
+  tigon_context *context;
+  test_expect_status(tigon_context_create((DLDevice){.device_type = kDLCPU}, &context), TIGON_OK, NULL);
+  for (size_t i = 0; i < sizeof decode_cases / sizeof *decode_cases; i++) {
+    const decode_case *c = &decode_cases[i];
+    if (!c->P) continue;
+    decode_fixture f;
+    make_decode(&f, c, 60 + i);
+    const int64_t slot = c->HV * c->V * c->K, row = c->HV * c->V;
+    for (int64_t e = 0; e < f.state.count; e++)
+      if (!named(c, e / slot)) test_tensor_set(&f.state, e, (double)NAN);
+    const tigon_lightning_attention_decode_args args = decode_args(&f);
+    const tigon_exec exec = {.size = sizeof exec, .num_threads = 2, .context = context};
+    test_expect_status(tigon_lightning_attention_decode(&exec, &args), TIGON_OK, NULL);
+    for (int64_t e = 0; e < f.state.count; e++)
+      if (!named(c, e / slot)) assert_true(isnan(test_tensor_get(&f.state, e)));
+    int64_t bad = -1;
+    for (int64_t n = c->N - 1; n >= 0; n--) {
+      const bool padding = c->slots[n] < 0 || c->slots[n] >= c->P;
+      if (padding && c->slots[n] != -1) bad = n;
+      for (int64_t e = n * row; e < (n + 1) * row; e++)
+        assert_true(padding ? test_tensor_get(&f.out, e) == 0 : isfinite(test_tensor_get(&f.out, e)));
+    }
+    tigon_record record;
+    assert_int_equal(tigon_check(context, &record), bad < 0 ? TIGON_OK : TIGON_INVALID_ARGUMENT);
+    if (bad >= 0) {
+      assert_string_equal(record.argument, "state_indices");
+      assert_true(record.index == bad && record.value == c->slots[bad]);
+    }
+    tigon_clear(context);
+    free_decode(&f);
+    test_count_case();
+  }
+  tigon_context_destroy(context);
 }
 
 static void test_threads(void **unused) {
@@ -159,8 +228,9 @@ static void test_nan_stays(void **unused) {
 
 static void test_arguments(void **unused) {
   (void)unused;
-  const decode_case c = {"arguments", 2, 2, 4, 8, 12, .decay = TYPICAL};
-  for (int wrong = 0; wrong < 14; wrong++) {
+  const decode_case c = {"arguments",    2, 2, 4, 8, 12, .decay = TYPICAL, .index_kind = TIGON_I32, .P = 2,
+                         .slots = {1, 0}};
+  for (int wrong = 0; wrong < 18; wrong++) {
     decode_fixture f, clean;
     make_decode(&f, &c, 5);
     make_decode(&clean, &c, 5);
@@ -223,24 +293,39 @@ static void test_arguments(void **unused) {
       name = "out";
       f.out.tensor.dl.data = f.v.tensor.dl.data;
       break;
+    case 14:
+      name = "state_indices";
+      f.state_indices.tensor.shape[0] = 3;
+      break;
+    case 15:
+      name = "state_indices";
+      f.state_indices.tensor.dl.dtype = tigon_f32();
+      break;
+    case 16:
+      name = "state_indices";
+      f.state_indices.tensor.dl.device.device_type = kDLCUDA;
+      break;
+    case 17:
+      name = "state";
+      args.state_indices = NULL;
+      f.state.tensor.shape[0] = 1;
+      break;
     default:
       break;
     }
     test_expect_status(tigon_lightning_attention_decode(NULL, &args), TIGON_INVALID_ARGUMENT, name);
     assert_memory_equal(f.out.block, clean.out.block, f.out.bytes);
     assert_memory_equal(f.state.block, clean.state.block, f.state.bytes);
-    test_tensor *all[] = {&f.q, &f.k, &f.v, &f.decay, &f.state, &f.out};
-    for (int i = 0; i < 6; i++) free(all[i]->block);
+    test_tensor *all[] = {&f.q, &f.k, &f.v, &f.decay, &f.state, &f.out, &f.state_indices};
+    for (int i = 0; i < 7; i++) free(all[i]->block);
     free_decode(&clean);
   }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_oracle),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_nan_stays),
-      cmocka_unit_test(test_arguments),
+      cmocka_unit_test(test_oracle),    cmocka_unit_test(test_pool),      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_nan_stays), cmocka_unit_test(test_arguments),
   };
   return test_gate_report("lightning_attention_decode", cmocka_run_group_tests(tests, NULL, NULL));
 }

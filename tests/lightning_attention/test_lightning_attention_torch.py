@@ -33,6 +33,10 @@ class Inputs(ctypes.Structure):
         ("decay", DOUBLES),
         ("cu_seqlens", INTEGERS),
         ("initial_state", DOUBLES),
+        ("slots", INTEGERS),
+        ("has", INTEGERS),
+        ("lengths", INTEGERS),
+        ("pool", ctypes.c_int64),
     ]
 
 
@@ -85,3 +89,43 @@ def test_oracle(heads, value_heads, key_size, value_size, tokens):
     assert torch.allclose(got_final, final, rtol=1e-12, atol=1e-12)
     for name in shapes:
         assert torch.allclose(grads[name], leaf[name].grad, rtol=1e-11, atol=1e-11), name
+
+
+def integers(values):
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+@pytest.mark.parametrize("lengths", [(12, 12, 12, 12), (0, 5, 12, 1)])
+def test_oracle_pool(lengths):
+    """Slots, flags, lengths and padding of the oracle are gathering, truncating and scattering."""
+    reference = load_reference()
+    torch.manual_seed(5)
+    batch, tokens, heads, value_heads, key_size, value_size, pool = 4, 12, 2, 4, 5, 3, 6
+    q, k = (torch.randn(batch, tokens, heads, key_size, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(batch, tokens, value_heads, value_size, dtype=torch.float64)
+    states = torch.randn(pool, value_heads, value_size, key_size, dtype=torch.float64)
+    decay = torch.rand(value_heads, dtype=torch.float64)
+    slots, has = (4, -1, 0, 3), (1, 1, 0, 1)
+    states[slots[2]] = float("nan")
+
+    expected_out = torch.zeros(batch, tokens, value_heads, value_size, dtype=torch.float64)
+    expected = states.clone()
+    for n, (slot, flag, length) in enumerate(zip(slots, has, lengths)):
+        if slot < 0:
+            continue
+        initial = states[slot] if flag else torch.zeros_like(states[slot])
+        if length == 0:
+            expected[slot] = initial
+            continue
+        part = (x[n : n + 1, :length] for x in (q, k, v))
+        out, final = published(*part, decay, 0.5, initial[None])
+        expected_out[n, :length] = out[0]
+        expected[slot] = final[0]
+
+    sizes = (ctypes.c_int64 * 8)(batch, tokens, heads, value_heads, key_size, value_size, batch, value_heads)
+    inputs = Inputs(sizes, 0.5, doubles(q), doubles(k), doubles(v), doubles(decay), None, doubles(states))
+    inputs.slots, inputs.has, inputs.lengths, inputs.pool = integers(slots), integers(has), integers(lengths), pool
+    got_out, got = torch.zeros_like(expected_out), states.clone()
+    reference.lightning_oracle(ctypes.byref(inputs), doubles(got_out), doubles(got))
+    assert torch.allclose(got_out, expected_out, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(got, expected, rtol=1e-12, atol=1e-12, equal_nan=True)

@@ -19,8 +19,15 @@ typedef struct lightning_inputs {
   const double *q, *k, *v, *decay;
   const int64_t *cu_seqlens;
   const double *initial_state;
+  /* Each NULL: no pool, all sequences have their initial state, all tokens count. */
+  const int64_t
+      *slots;         /* (N): with them the states are a pool of slots, and those in no use keep what final_state has */
+  const int64_t *has; /* (N): 0 = start from zero */
+  const int64_t *lengths; /* (N): only the first tokens of each sequence count */
+  int64_t pool;           /* P */
 } lightning_inputs;
 
+/* out NULL: states only. */
 void lightning_oracle(const lightning_inputs *in, double *out, double *final_state);
 void lightning_plain(const lightning_inputs *in, double *out, double *final_state, int out_kind);
 
