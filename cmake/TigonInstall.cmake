@@ -1,4 +1,7 @@
-# `cmake --install`: headers, both libraries, the program, pkg-config file and licence. tigon.pc finds its prefix from where it lies.
+# `cmake --install`: headers, both libraries, the program, package files for CMake and pkg-config, and the licence. The
+# package files find the prefix from where they lie.
+include(CMakePackageConfigHelpers)
+
 install(TARGETS tigon_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${PROJECT_BINARY_DIR}/libtigon.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tigon DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -6,6 +9,13 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET tigon)
   install(TARGETS tigon RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+
+# What has one SONAME is compatible; a newer minor version than the installed one is not.
+set(_package ${CMAKE_INSTALL_LIBDIR}/cmake/Tigon)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/TigonConfig.cmake.in ${PROJECT_BINARY_DIR}/TigonConfig.cmake
+                              INSTALL_DESTINATION ${_package} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TigonConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/TigonConfig.cmake ${PROJECT_BINARY_DIR}/TigonConfigVersion.cmake DESTINATION ${_package})
 
 file(RELATIVE_PATH TIGON_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" TIGON_PC_PREFIX ${TIGON_PC_PREFIX})

@@ -1,9 +1,6 @@
 # libtigon.so and libtigon.a, from sources that are compiled once (core) and sources that are compiled once for each
 # instruction set with -DTIGON_ISA=<name> (src/*/cpu*.c and the GEMM micro-kernels).
-set(_folders base comm gpu rms_norm lightning_attention linear_cross_entropy moe linear)
-set(_globs ${_folders})
-list(TRANSFORM _globs REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1/*.c")
-file(GLOB _core CONFIGURE_DEPENDS ${_globs})
+file(GLOB _core CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/*.c)
 set(_isa ${_core})
 list(FILTER _isa INCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
 list(FILTER _core EXCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
@@ -32,8 +29,9 @@ if(NOT _objects)
   return()
 endif()
 
-# libtigon.so exports what src/tigon.map names. It stays mapped after dlclose: its workers run in it to the end.
-set(_map ${PROJECT_SOURCE_DIR}/src/tigon.map)
+# libtigon.so exports what src/tigon.map.in names. It stays mapped after dlclose: its workers run in it to the end.
+set(_map ${PROJECT_BINARY_DIR}/tigon.map)
+configure_file(${PROJECT_SOURCE_DIR}/src/tigon.map.in ${_map} @ONLY)
 add_library(tigon_shared SHARED ${_objects})
 set_target_properties(tigon_shared PROPERTIES OUTPUT_NAME tigon VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
                                               LINKER_LANGUAGE C LINK_DEPENDS ${_map})
@@ -42,6 +40,7 @@ if(NOT TIGON_SANITIZE)
   target_link_options(tigon_shared PRIVATE -Wl,--no-undefined)
 endif()
 target_link_libraries(tigon_shared PRIVATE m Threads::Threads)
+target_include_directories(tigon_shared INTERFACE ${PROJECT_SOURCE_DIR}/include ${TIGON_DLPACK_EXTRA})
 
 # libtigon.a holds one relocatable object whose hidden symbols are local, so that it defines public names only.
 set(_relocatable ${PROJECT_BINARY_DIR}/tigon_relocatable.o)
@@ -61,6 +60,10 @@ set_target_properties(tigon_static PROPERTIES IMPORTED_LOCATION ${_archive}
                                               INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${TIGON_DLPACK_EXTRA}"
                                               INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
 add_dependencies(tigon_static tigon_archive)
+
+# The names that find_package(Tigon) gives, for a project that has Tigon as a subdirectory.
+add_library(Tigon::tigon ALIAS tigon_shared)
+add_library(Tigon::tigon_static ALIAS tigon_static)
 
 # The same objects with their hidden symbols, for tests of internals.
 add_library(tigon_internal STATIC EXCLUDE_FROM_ALL ${_objects})

@@ -80,6 +80,10 @@ elseif(_c_tests)
   endforeach()
 endif()
 
+# The examples, as their readers build them: with the public headers and one library.
+set(EXAMPLES_LIBRARY Tigon::tigon_static)
+add_subdirectory(${PROJECT_SOURCE_DIR}/examples ${PROJECT_BINARY_DIR}/examples)
+
 # A sanitized library needs its runtime loaded first, so it is not for an ordinary Python; ABI checks are about the release.
 if(NOT TIGON_SANITIZE)
   foreach(file ${_shell_tests})

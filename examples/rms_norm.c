@@ -13,5 +13,5 @@ int main(void) {
     return 1;
   }
   printf("%.3f %.3f %.3f %.3f\n", out[0], out[1], out[2], out[3]); /* prints: 0.365 0.730 1.095 2.921 */
-  return 0;
+  return out[3] > 2.920f && out[3] < 2.922f ? 0 : 1;
 }

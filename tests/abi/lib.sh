@@ -33,6 +33,9 @@ same() {
     rm -r "$folder"
 }
 
+# The version, from its one place.
+header_version() { sed -n 's/^#define TIGON_VERSION_[A-Z]* //p' "$TIGON_SOURCE_DIR/include/tigon/version.h" | paste -s -d .; }
+
 finish() {
     printf 'cases: %d\n' "$cases"
     [ "$failures" = 0 ]

@@ -4,6 +4,9 @@
 shared=$TIGON_BUILD_DIR/libtigon.so
 static=$TIGON_BUILD_DIR/libtigon.a
 check "both libraries are there" ls "$shared" "$static"
+version=$(header_version)
+node=TIGON_${version%.*}
+soname=libtigon.so.${version%%.*}
 names() { awk '{ sub(/@.*/, "", $NF); print $NF }' | sort; }
 
 exported=$(nm -D --defined-only "$shared" | awk '$2 != "A"' | names)
@@ -17,10 +20,10 @@ check "the headers declare functions" test -n "$declared"
 same "libtigon.so exports what the headers declare" "$exported" "$declared"
 same "libtigon.a defines what the headers declare" "$archived" "$declared"
 nothing "only tigon_* is exported" "$(printf '%s\n' "$exported" "$archived" | grep -v '^tigon_')"
-nothing "every export has the version TIGON_0.1" "$(nm -D --defined-only "$shared" | grep -v '@@TIGON_0\.1$' | grep -v ' A ')"
+nothing "every export has the version $node" "$(nm -D --defined-only "$shared" | grep -v "@@$node\$" | grep -v ' A ')"
 same "libtigon.a holds one object" "$(ar t "$static" | wc -l)" 1
 nothing "libtigon.so needs libc, libm and libpthread only" "$(printf '%s\n' "$needed" | grep -v -E '^(libc|libm|libpthread)\.so')"
-same "the SONAME is libtigon.so.0" "$(readelf -d "$shared" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')" libtigon.so.0
+same "the SONAME is $soname" "$(readelf -d "$shared" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')" "$soname"
 nothing "no executable stack" "$(readelf -lW "$shared" | grep 'GNU_STACK.*RWE')"
 same "it stays mapped after dlclose, where its workers run" "$(readelf -d "$shared" | grep -c NODELETE)" 1
 nothing "no text relocations" "$(readelf -d "$shared" | grep TEXTREL)"

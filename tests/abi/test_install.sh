@@ -15,7 +15,8 @@ prefix=$work/moved
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tigon.pc)")
 export PKG_CONFIG_PATH
 libdir=$(pkg-config --variable=libdir tigon)
-version=$(sed -n 's/^#define TIGON_VERSION_[A-Z]* //p' "$TIGON_SOURCE_DIR/include/tigon/version.h" | paste -s -d .)
+version=$(header_version)
+soname=libtigon.so.${version%%.*}
 
 check "pkg-config tells the header's version" test "$(pkg-config --modversion tigon)" = "$version"
 for file in bin/tigon include/tigon/tigon.h; do check "$file is installed" test -e "$prefix/$file"; done
@@ -40,7 +41,7 @@ check "the example says what it prints" test -n "$expected"
 for compiler in gcc clang; do
     check "$compiler links the shared library" build_shared $compiler
     check "and the example prints \"$expected\"" test "$(LD_LIBRARY_PATH=$libdir "$work/shared")" = "$expected"
-    check "and needs libtigon.so.0" test -n "$(readelf -d "$work/shared" | grep 'NEEDED.*libtigon.so.0')"
+    check "and needs $soname" test -n "$(readelf -d "$work/shared" | grep "NEEDED.*$soname")"
     check "$compiler links the static library" build_static $compiler
     check "and the example prints \"$expected\"" test "$("$work/static")" = "$expected"
 done
