@@ -17,17 +17,21 @@ typedef struct backward_tile {
 
 static void prepare_rows(const tigon_lce_backward_plan *plan) {
   const tigon_lce_problem *p = &plan->problem;
-  for (int64_t i = 0; i < p->kept_count; i++) {
-    const int64_t token = p->kept[i];
-    const float loss = p->inverse_temperature * tigon_lce_element(&plan->d_loss, token);
-    const float lse = tigon_lce_element(&plan->lse, token);
-    plan->rows[i] = (tigon_lce_row){
-        .lse = lse,
-        .entropy = tigon_present(&plan->d_entropy) ? tigon_lce_element(&plan->entropy, token) : 0.0f,
-        .loss = loss,
-        .rest = 2 * loss * p->z_loss * lse + p->inverse_temperature * tigon_lce_element(&plan->d_lse, token),
-        .entropy_scale = p->inverse_temperature * tigon_lce_element(&plan->d_entropy, token),
-        .target = tigon_lce_target(p, token)};
+  const tigon_lce_loss *l = &p->loss;
+  for (int64_t i = 0; i < l->kept_count; i++) {
+    const int64_t token = l->kept[i], target = tigon_lce_target(l, token);
+    const float loss = p->inverse_temperature * tigon_lce_element(&plan->d_loss, token, 0) *
+                       tigon_lce_element(&l->token_weight, token, 1);
+    const float lse = tigon_lce_element(&plan->lse, token, 0);
+    plan->rows[i] =
+        (tigon_lce_row){.lse = lse,
+                        .entropy = tigon_present(&plan->d_entropy) ? tigon_lce_element(&plan->entropy, token, 0) : 0.0f,
+                        .loss = loss * (1 - l->label_smoothing) * tigon_lce_element(&l->class_weight, target, 1),
+                        .rest = loss * (2 * l->z_loss * lse + plan->smoothing_sum) +
+                                p->inverse_temperature * tigon_lce_element(&plan->d_lse, token, 0),
+                        .entropy_scale = p->inverse_temperature * tigon_lce_element(&plan->d_entropy, token, 0),
+                        .smoothing = loss * plan->smoothing,
+                        .target = target - p->vocab_begin};
   }
 }
 
@@ -54,13 +58,19 @@ static void differentiate_tile(void *context, int slot, int64_t m0, int64_t n0, 
   (void)slot;
   const backward_tile *t = context;
   const tigon_lce_problem *p = &t->plan->problem;
+  const bool capped = p->softcap > 0, smoothed = p->loss.label_smoothing > 0;
   const int64_t column = t->column + n0;
-  float bias[TIGON_GEMM_LD];
+  float bias[TIGON_GEMM_LD], class_weight[TIGON_GEMM_LD], slope[TIGON_GEMM_LD];
   tigon_lce_load_bias(p, column, n, bias, ld);
+  if (smoothed) tigon_lce_load_class_weight(p, column, n, class_weight, ld);
   for (int64_t i = 0; i < m; i++) {
     const tigon_lce_row *row = &t->plan->rows[m0 + i];
-    differentiate_row(p, row, tile + i * ld, bias, n, row->target - column);
-    memcpy(t->plan->dz + (m0 + i) * t->plan->tile + n0, tile + i * ld, (size_t)n * sizeof(float));
+    float *z = tile + i * ld;
+    if (capped) tigon_lce_cap_row(p->softcap, z, bias, slope, n);
+    differentiate_row(p, row, z, capped ? tigon_lce_no_bias : bias, n, row->target - column);
+    for (int64_t j = 0; smoothed && j < n; j++) z[j] -= row->smoothing * class_weight[j];
+    for (int64_t j = 0; capped && j < n; j++) z[j] *= slope[j];
+    memcpy(t->plan->dz + (m0 + i) * t->plan->tile + n0, z, (size_t)n * sizeof(float));
   }
 }
 
@@ -82,7 +92,7 @@ static void add_dx_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t
   const bool first = t->column == 0, last = t->column + t->n == p->vocabulary;
   const int64_t element = tigon_kind_bytes(plan->dx.kind);
   for (int64_t i = 0; i < m; i++) {
-    char *dx = tigon_at(&plan->dx, p->kept[m0 + i]) + n0 * element;
+    char *dx = tigon_at(&plan->dx, p->loss.kept[m0 + i]) + n0 * element;
     float *sum = plan->dx_sum ? plan->dx_sum + (m0 + i) * p->width + n0 : (float *)(void *)dx;
     if (last)
       add_row(dx, plan->dx.kind, sum, first, tile + i * ld, n);
@@ -98,7 +108,7 @@ static void sum_columns(void *context, int64_t chunk, int slot) {
   (void)slot;
   const backward_tile *t = context;
   const tigon_lce_backward_plan *plan = t->plan;
-  const int64_t j0 = chunk * BIAS_COLUMNS, rows = plan->problem.kept_count;
+  const int64_t j0 = chunk * BIAS_COLUMNS, rows = plan->problem.loss.kept_count;
   const int64_t n = t->n - j0 < BIAS_COLUMNS ? t->n - j0 : BIAS_COLUMNS;
   float total[BIAS_COLUMNS] = {0};
   for (int64_t begin = 0; begin < rows; begin += BIAS_ROWS) {
@@ -111,6 +121,7 @@ static void sum_columns(void *context, int64_t chunk, int slot) {
     for (int64_t j = 0; j < n; j++) total[j] += part[j];
   }
   char *to = tigon_at(&plan->dbias, t->column + j0);
+  for (int64_t j = 0; plan->accumulate && j < n; j++) total[j] += tigon_load(to, plan->dbias.kind, j);
   tigon_store_row(to, plan->dbias.kind, total, n);
 }
 
@@ -120,11 +131,12 @@ static tigon_gemm dweight_product(backward_tile *tile, tigon_gemm_store *store) 
   *store = (tigon_gemm_store){.data = tigon_at(&plan->dweight, tile->column),
                               .kind = plan->dweight.kind,
                               .stride = plan->dweight.stride[0],
-                              .alpha = 1.0f};
-  tigon_gemm product = {.m = tile->n, .n = p->width, .k = p->kept_count};
+                              .alpha = 1.0f,
+                              .accumulate = plan->accumulate};
+  tigon_gemm product = {.m = tile->n, .n = p->width, .k = p->loss.kept_count};
   product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile, .transposed = true};
   product.b = tigon_lce_operand(&p->x, 0, true);
-  product.b.gather = p->kept_count == p->tokens ? NULL : p->kept;
+  product.b.gather = p->loss.kept_count == p->loss.tokens ? NULL : p->loss.kept;
   product.epilogue = TIGON_ISA_FN(tigon_gemm_store_tile);
   product.context = store;
   return product;
@@ -133,7 +145,7 @@ static tigon_gemm dweight_product(backward_tile *tile, tigon_gemm_store *store) 
 static tigon_gemm dx_product(backward_tile *tile) {
   const tigon_lce_backward_plan *plan = tile->plan;
   const tigon_lce_problem *p = &plan->problem;
-  tigon_gemm product = {.m = p->kept_count, .n = p->width, .k = tile->n};
+  tigon_gemm product = {.m = p->loss.kept_count, .n = p->width, .k = tile->n};
   product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile};
   product.b = tigon_lce_operand(&p->weight, tile->column, true);
   product.epilogue = add_dx_tile;
@@ -144,7 +156,7 @@ static tigon_gemm dx_product(backward_tile *tile) {
 static void run_tile(backward_tile *tile) {
   const tigon_lce_backward_plan *plan = tile->plan;
   const tigon_lce_problem *p = &plan->problem;
-  tigon_gemm logits = tigon_lce_logits(p, 0, p->kept_count, tile->column, tile->n);
+  tigon_gemm logits = tigon_lce_logits(p, 0, p->loss.kept_count, tile->column, tile->n);
   logits.epilogue = differentiate_tile;
   logits.context = tile;
   tigon_gemm_run(p->threads, &logits, 1, p->scratch);

@@ -2,7 +2,7 @@
  * Forward: the logits (K, V) in tiles, each folded at once into a few numbers a row.
  *
  * Work items are (row block, vocabulary split). An item runs over its columns in rising order and keeps one state a row;
- * the states of a row's splits are merged in rising order at the end. Splits depend on T and V alone, so a row's results
+ * finish.c merges the states of a row's splits. Splits depend on T and V alone, so a row's results
  * depend on no other row.
  */
 #include "base/pool.h"
@@ -11,7 +11,7 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 typedef struct forward_item {
-  const tigon_lce_problem *problem;
+  const tigon_lce_forward_plan *plan;
   tigon_lce_state *states; /* of the item's rows */
   int64_t row, column;     /* the item's first */
 } forward_item;
@@ -56,15 +56,51 @@ static void fold_row(const tigon_lce_problem *p, tigon_lce_state *state, float *
   if (target >= 0 && target < n) state->target = z[target];
 }
 
+/* Adds the logits z (n) to what only some outputs need; `before` is the state's max without them. */
+static void fold_extras(tigon_lce_state *state, float before, const float *z, const float *class_weight, float weights,
+                        int64_t n, int64_t first_class) {
+  if (state->max > before) {
+    int64_t j = 0;
+    while (z[j] != state->max) j++;
+    state->argmax = (int32_t)(first_class + j);
+  }
+  const vf base = vf_set(state->max == -INFINITY ? 0.0f : state->max);
+  vf smoothed = vf_set(0.0f);
+  for (int64_t j = 0; j < n; j += VF_LANES) {
+    const vf weight = vf_load(class_weight + j);
+    smoothed += vf_select(weight == vf_set(0.0f), weight, weight * (vf_load(z + j) - base));
+  }
+  if (before != -INFINITY) state->smoothed += (before - state->max) * state->weights;
+  state->smoothed += vf_sum(smoothed);
+  state->weights += weights;
+}
+
+static float sum_of(const float *values, int64_t n) {
+  double sum = 0;
+  for (int64_t j = 0; j < n; j++) sum += values[j];
+  return (float)sum;
+}
+
 static void fold_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile, int64_t ld) {
   (void)slot;
   const forward_item *item = context;
-  const tigon_lce_problem *p = item->problem;
-  float bias[TIGON_GEMM_LD];
-  tigon_lce_load_bias(p, item->column + n0, n, bias, ld);
+  const tigon_lce_problem *p = &item->plan->problem;
+  const bool extras = item->plan->extras, capped = p->softcap > 0;
+  const int64_t column = item->column + n0, first_class = p->vocab_begin + column;
+  float bias[TIGON_GEMM_LD], class_weight[TIGON_GEMM_LD], weights = 0;
+  tigon_lce_load_bias(p, column, n, bias, ld);
+  if (extras) {
+    tigon_lce_load_class_weight(p, column, n, class_weight, ld);
+    weights = sum_of(class_weight, n);
+  }
   for (int64_t i = 0; i < m; i++) {
-    const int64_t target = tigon_lce_target(p, p->kept[item->row + m0 + i]);
-    fold_row(p, &item->states[m0 + i], tile + i * ld, bias, n, target - item->column - n0);
+    const int64_t target = tigon_lce_target(&p->loss, p->loss.kept[item->row + m0 + i]);
+    tigon_lce_state *state = &item->states[m0 + i];
+    float *z = tile + i * ld;
+    const float before = state->max;
+    if (capped) tigon_lce_cap_row(p->softcap, z, bias, NULL, n);
+    fold_row(p, state, z, capped ? tigon_lce_no_bias : bias, n, target - first_class);
+    if (extras) fold_extras(state, before, z, class_weight, weights, n, first_class);
   }
 }
 
@@ -77,70 +113,29 @@ static void run_item(void *context, int64_t chunk, int slot) {
   const forward_run *run = context;
   const tigon_lce_forward_plan *plan = run->plan;
   const tigon_lce_problem *p = &plan->problem;
-  const int64_t blocks = ceil_div(p->kept_count, run->block);
+  const int64_t kept = p->loss.kept_count, blocks = ceil_div(kept, run->block);
   const int64_t row = chunk % blocks * run->block, split = chunk / blocks;
   const int64_t column = split * plan->split_columns;
-  const int64_t rows = p->kept_count - row < run->block ? p->kept_count - row : run->block;
+  const int64_t rows = kept - row < run->block ? kept - row : run->block;
   const int64_t left = p->vocabulary - column;
-  forward_item item = {p, plan->states + split * p->kept_count + row, row, column};
-  for (int64_t i = 0; i < rows; i++) item.states[i] = (tigon_lce_state){.max = -INFINITY};
+  forward_item item = {plan, plan->states + split * kept + row, row, column};
+  for (int64_t i = 0; i < rows; i++) item.states[i] = (tigon_lce_state){.max = -INFINITY, .argmax = -1};
   tigon_gemm product = tigon_lce_logits(p, row, rows, column, left < plan->split_columns ? left : plan->split_columns);
   product.epilogue = fold_tile;
   product.context = &item;
   tigon_gemm_serial(&product, slot, (char *)p->scratch + (uint64_t)slot * tigon_gemm_scratch());
 }
 
-static void put(const tigon_view *vector, int64_t token, double value) {
-  if (tigon_present(vector)) *(float *)(void *)tigon_at(vector, token) = (float)value;
-}
-
-/* nll is formed without lse: where both are large it has no cancellation, and is never below 0. */
-static void finish_row(const tigon_lce_forward_plan *plan, int64_t row) {
-  const tigon_lce_problem *p = &plan->problem;
-  const tigon_lce_state *states = plan->states + row;
-  const int64_t step = p->kept_count, token = p->kept[row];
-  double max = -INFINITY, ties = 0, rest = 0, weighted = 0, target = 0;
-  for (int64_t i = 0; i < plan->splits; i++)
-    if (states[i * step].max > max) max = states[i * step].max;
-  for (int64_t i = 0; i < plan->splits; i++) {
-    const tigon_lce_state *s = &states[i * step];
-    const double sum = (double)s->ties + s->rest;
-    target += s->target;
-    if (sum == 0) continue; /* every column is -inf */
-    const bool top = s->max == max;
-    const double shift = top ? 0 : (double)s->max - max, factor = exp(shift);
-    ties += top ? s->ties : 0;
-    rest += top ? s->rest : factor * sum;
-    weighted += factor == 0 ? 0 : factor * (s->weighted + shift * sum);
-  }
-  const double log_sum = log(ties) + log1p(rest / ties), lse = max + log_sum, nll = max - target + log_sum;
-  put(&plan->loss, token, nll + (double)p->z_loss * lse * lse);
-  put(&plan->nll, token, nll);
-  put(&plan->lse, token, lse);
-  put(&plan->entropy, token, log_sum - weighted / (ties + rest));
-}
-
-enum { FINISH_ROWS = 256 };
-
-static void finish_rows(void *context, int64_t chunk, int slot) {
-  (void)slot;
-  const tigon_lce_forward_plan *plan = context;
-  const int64_t end =
-      (chunk + 1) * FINISH_ROWS < plan->problem.kept_count ? (chunk + 1) * FINISH_ROWS : plan->problem.kept_count;
-  for (int64_t row = chunk * FINISH_ROWS; row < end; row++) finish_row(plan, row);
-}
-
 /* The largest row block that still gives the threads something to share; results do not depend on it. */
 static int64_t choose_block(const tigon_lce_forward_plan *plan) {
   enum { ENOUGH = 32 };
   int64_t block = TIGON_GEMM_M;
-  while (block > TIGON_GEMM_M / 8 && ceil_div(plan->problem.kept_count, block) * plan->splits < ENOUGH) block /= 2;
+  while (block > TIGON_GEMM_M / 8 && ceil_div(plan->problem.loss.kept_count, block) * plan->splits < ENOUGH) block /= 2;
   return block;
 }
 
 void TIGON_ISA_FN(tigon_lce_forward)(const tigon_lce_forward_plan *plan) {
   const tigon_lce_problem *p = &plan->problem;
   forward_run run = {plan, choose_block(plan)};
-  tigon_parallel(p->threads, ceil_div(p->kept_count, run.block) * plan->splits, run_item, &run);
-  tigon_parallel(p->threads, ceil_div(p->kept_count, FINISH_ROWS), finish_rows, (void *)(uintptr_t)plan);
+  tigon_parallel(p->threads, ceil_div(p->loss.kept_count, run.block) * plan->splits, run_item, &run);
 }

@@ -16,13 +16,13 @@ static inline tigon_matrix tigon_lce_operand(const tigon_view *view, int64_t fir
   return matrix;
 }
 
-/* x of kept tokens [first, ...) times weight rows [column, column + n), before bias and temperature. */
+/* x of kept tokens [first, ...) times weight rows [column, column + n), before bias, softcap and temperature. */
 static inline tigon_gemm tigon_lce_logits(const tigon_lce_problem *p, int64_t first, int64_t m, int64_t column,
                                           int64_t n) {
-  const bool all = p->kept_count == p->tokens;
+  const bool all = p->loss.kept_count == p->loss.tokens;
   tigon_gemm product = {.m = m, .n = n, .k = p->width};
   product.a = tigon_lce_operand(&p->x, all ? first : 0, false);
-  product.a.gather = all ? NULL : p->kept + first;
+  product.a.gather = all ? NULL : p->loss.kept + first;
   product.b = tigon_lce_operand(&p->weight, column, false);
   return product;
 }
@@ -34,20 +34,42 @@ static inline void tigon_lce_load_bias(const tigon_lce_problem *p, int64_t colum
     tigon_load_row(to, p->bias.data + column * tigon_kind_bytes(p->bias.kind), p->bias.kind, n);
 }
 
+/* Class weights of the columns, 1 where absent; zeros past the end. */
+static inline void tigon_lce_load_class_weight(const tigon_lce_problem *p, int64_t column, int64_t n, float *to,
+                                               int64_t ld) {
+  const tigon_view *weights = &p->loss.class_weight;
+  memset(to, 0, (size_t)ld * sizeof *to);
+  for (int64_t j = 0; j < n; j++) to[j] = tigon_lce_element(weights, p->vocab_begin + column + j, 1.0f);
+}
+
+/* In place of the bias once softcap has added it. */
+static const float tigon_lce_no_bias[TIGON_GEMM_LD];
+
+/* z (n): accumulators in, softcap tanh((z + bias) / softcap) out, and slope, unless NULL, the derivative 1 - tanh^2. Whole
+ * vectors are read and written. Near 0 tanh is an odd polynomial, elsewhere a quotient of e^(-2 |y|), so both keep their
+ * relative accuracy; so does the derivative where tanh has rounded to 1. */
+static inline void tigon_lce_cap_row(float softcap, float *z, const float *bias, float *slope, int64_t n) {
+  const vf cap = vf_set(softcap), one = vf_set(1.0f);
+  const vi sign_bit = (vi)vf_set(-0.0f);
+  for (int64_t j = 0; j < n; j += VF_LANES) {
+    const vf y = (vf_load(z + j) + vf_load(bias + j)) / cap, square = y * y;
+    const vi sign = (vi)y & sign_bit;
+    const vf size = (vf)((vi)y ^ sign), e = vf_exp(vf_set(-2.0f) * size);
+    vf q = vf_set(1.643884804e-2f);
+    q = q * square + vf_set(-5.267244436e-2f);
+    q = q * square + vf_set(1.332073408e-1f);
+    q = q * square + vf_set(-3.333294697e-1f);
+    const vf near = y + y * square * q, far = (vf)((vi)((one - e) / (one + e)) | sign);
+    vf_store(z + j, cap * vf_select(size < vf_set(0.55f), near, far));
+    if (slope) vf_store(slope + j, vf_set(4.0f) * e / ((one + e) * (one + e)));
+  }
+}
+
 static inline vf tigon_lce_logit(vf accumulator, vf bias, vf inverse_temperature) {
   return (accumulator + bias) * inverse_temperature;
 }
 
 /* Differences from the largest logit, or from lse, stop here: e^x is 0, and 0 times it is 0 and not NaN. */
 static inline vf tigon_lce_floor(vf x) { return vf_max(vf_set(-104.0f), x); }
-
-static inline int64_t tigon_lce_target(const tigon_lce_problem *p, int64_t token) {
-  return tigon_load_index(p->target.data, p->target.kind, token * p->target.stride[0]);
-}
-
-/* Element of an optional (T) float32 vector; 0 where absent. */
-static inline float tigon_lce_element(const tigon_view *vector, int64_t token) {
-  return tigon_present(vector) ? *(const float *)(const void *)tigon_at(vector, token) : 0.0f;
-}
 
 #endif

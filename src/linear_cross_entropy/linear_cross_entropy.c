@@ -1,291 +1,137 @@
-/* Linear cross entropy: argument checks, workspace, and the rows that every backend leaves out. */
-#include "tigon/linear_cross_entropy.h"
-
+/* Forward: checks, workspace, and the states' way to the outputs. */
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/args.h"
-#include "base/context.h"
 #include "base/gemm.h"
-#include "linear_cross_entropy/backend.h"
+#include "linear_cross_entropy/problem.h"
+
+static const char op[] = "tigon_linear_cross_entropy";
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* A (T) float32 vector, of any stride. */
-static tigon_view check_vector(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned flags,
-                               int64_t tokens) {
-  return tigon_check_tensor(check, name, tensor, TIGON_F32, flags | TIGON_ANY_STRIDE, 1, &tokens);
+typedef struct forward_call {
+  tigon_exec exec;
+  tigon_lce_forward_plan plan;
+  tigon_lce_outputs outputs;
+} forward_call;
+
+/* What a shard alone cannot know is the merge's to give. */
+static void check_whole(tigon_checker *check, const tigon_lce_problem *p, const tigon_lce_named *outputs) {
+  const bool whole = p->vocab_begin == 0 && p->vocabulary == p->loss.classes;
+  for (int i = 0; i < TIGON_LCE_OUTPUTS - 1; i++)
+    tigon_check_that(check, whole || !tigon_present(outputs[i].view), outputs[i].name,
+                     "expected NULL where weight holds %" PRId64 " of the %" PRId64 " classes (from %" PRId64
+                     " on): take partial and merge, got a tensor",
+                     p->vocabulary, p->loss.classes, p->vocab_begin);
 }
 
-static void check_apart(tigon_checker *check, const tigon_view *const *views, const char *const *names, int outputs,
-                        int count) {
-  for (int i = 0; i < outputs; i++)
-    for (int j = i + 1; j < count; j++) tigon_check_apart(check, names[i], views[i], names[j], views[j]);
+static tigon_status prepare(const tigon_exec *exec, const tigon_linear_cross_entropy_args *from, bool query,
+                            forward_call *call) {
+  tigon_linear_cross_entropy_args args;
+  tigon_status status = tigon_exec_load(op, exec, &call->exec);
+  if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
+  if (status != TIGON_OK) return status;
+  tigon_checker check = {.op = op, .query = query};
+  tigon_lce_problem *p = &call->plan.problem;
+  const tigon_lce_problem_args problem = TIGON_LCE_PROBLEM_ARGS(args);
+  const tigon_lce_output_args outputs = TIGON_LCE_OUTPUT_ARGS(args, partial);
+  tigon_lce_check_problem(&check, &call->exec, &problem, p);
+  tigon_lce_check_outputs(&check, &p->loss, &outputs, "partial", &call->outputs);
+  tigon_lce_named list[TIGON_LCE_OUTPUTS + 6] = {[TIGON_LCE_OUTPUTS] = {"x", &p->x},
+                                                 {"weight", &p->weight},
+                                                 {"bias", &p->bias},
+                                                 {"target", &p->loss.target},
+                                                 {"class_weight", &p->loss.class_weight},
+                                                 {"token_weight", &p->loss.token_weight}};
+  tigon_lce_list_outputs(&call->outputs, "partial", list);
+  check_whole(&check, p, list);
+  tigon_lce_check_apart(&check, list, TIGON_LCE_OUTPUTS, TIGON_LCE_OUTPUTS + 6);
+  const tigon_lce_outputs *o = &call->outputs;
+  call->plan.extras = tigon_present(&o->argmax) || tigon_present(&o->correct) || tigon_present(&o->partial) ||
+                      p->loss.label_smoothing > 0;
+  return check.status;
 }
-
-/* Members that forward and backward have in common. */
-typedef struct common_args {
-  const DLTensor *x, *weight, *bias, *target;
-  int32_t set_ignore_index;
-  int64_t ignore_index, vocab_begin;
-  const tigon_team *team;
-  float inverse_temperature, z_loss;
-} common_args;
-
-static void check_common(tigon_checker *check, const tigon_exec *exec, const common_args *args, tigon_lce_problem *p) {
-  tigon_check_alone(check, args->team, "vocab_begin", args->vocab_begin);
-  tigon_check_that(check, args->set_ignore_index == 0 || args->set_ignore_index == 1, "set_ignore_index",
-                   "expected 0 or 1, got %" PRId32, args->set_ignore_index);
-  tigon_check_that(check, isfinite(args->inverse_temperature) && args->inverse_temperature >= 0, "inverse_temperature",
-                   "expected a positive finite number, or 0 for 1, got %g", (double)args->inverse_temperature);
-  tigon_check_that(check, isfinite(args->z_loss), "z_loss", "expected a finite number, got %g", (double)args->z_loss);
-  p->x = tigon_check_tensor(check, "x", args->x, TIGON_FLOATS, 0, 2, (int64_t[]){-1, -1});
-  tigon_check_that(check, p->x.shape[0] <= INT32_MAX, "x", "expected at most %" PRId32 " rows, got %" PRId64, INT32_MAX,
-                   p->x.shape[0]);
-  p->tokens = p->x.shape[0];
-  p->width = p->x.shape[1];
-  p->weight = tigon_check_tensor(check, "weight", args->weight, TIGON_FLOATS, 0, 2, (int64_t[]){-1, p->width});
-  p->vocabulary = p->weight.shape[0];
-  p->bias = tigon_check_tensor(check, "bias", args->bias, TIGON_FLOATS, TIGON_OPTIONAL, 1, &p->vocabulary);
-  p->target = tigon_check_tensor(check, "target", args->target, TIGON_INDICES, TIGON_ANY_STRIDE, 1, &p->tokens);
-  p->ignore_index = args->set_ignore_index ? args->ignore_index : -100;
-  p->inverse_temperature = args->inverse_temperature == 0 ? 1.0f : args->inverse_temperature;
-  p->z_loss = args->z_loss;
-  p->threads = exec->num_threads;
-}
-
-static int32_t *take_kept(tigon_arena *arena, const tigon_lce_problem *p) {
-  return tigon_arena_take(arena, (uint64_t)p->tokens * sizeof(int32_t));
-}
-
-static void *take_scratch(tigon_arena *arena, const tigon_lce_problem *p) {
-  return tigon_arena_take(arena, (uint64_t)p->threads * tigon_gemm_scratch());
-}
-
-/* Lists the tokens that take part, and records the first target that is neither a class nor ignored. */
-static void keep_tokens(const char *op, tigon_context *context, tigon_lce_problem *p, int32_t *kept) {
-  bool noted = false;
-  p->kept = kept;
-  p->kept_count = 0;
-  for (int64_t token = 0; token < p->tokens; token++) {
-    const int64_t target = tigon_load_index(p->target.data, p->target.kind, token * p->target.stride[0]);
-    if (target == p->ignore_index) continue;
-    if (target >= 0 && target < p->vocabulary) {
-      kept[p->kept_count++] = (int32_t)token;
-    } else if (!noted) {
-      tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, "target", token, target);
-      noted = true;
-    }
-  }
-}
-
-static void zero_row(const tigon_view *view, int64_t row) {
-  char *to = tigon_at(view, row);
-  for (int64_t i = 0; i < view->shape[1]; i++)
-    memset(to + i * tigon_kind_bytes(view->kind), 0, (size_t)tigon_kind_bytes(view->kind));
-}
-
-/* Zeroes a per-token output's rows of tokens that take no part. */
-static void zero_left_out(const tigon_lce_problem *p, const tigon_view *view) {
-  if (!tigon_present(view) || tigon_elements(view) == 0) return;
-  int64_t next = 0;
-  for (int64_t token = 0; token < p->tokens; token++) {
-    if (next < p->kept_count && p->kept[next] == token)
-      next++;
-    else
-      zero_row(view, token);
-  }
-}
-
-static void zero_all(const tigon_view *view) {
-  if (!tigon_present(view) || tigon_elements(view) == 0) return;
-  for (int64_t i = 0; i < view->shape[0]; i++) zero_row(view, i);
-}
-
-/* --- forward ---------------------------------------------------------------------------------------------------- */
 
 enum { SPLIT_ITEMS = 128 }; /* (row block, split) pairs that are enough for many threads */
 
 /* Splits of whole GEMM tiles, from T and V alone. States need T * splits entries, which shrinks where splits do; the
  * answer is a bound that only grows: splits <= SPLIT_ITEMS / blocks + 1 and T <= blocks * TIGON_GEMM_M. */
 static uint64_t plan_splits(tigon_lce_forward_plan *plan) {
-  const tigon_lce_problem *p = &plan->problem;
-  const int64_t tiles = ceil_div(p->vocabulary, TIGON_GEMM_N), blocks = ceil_div(p->tokens, TIGON_GEMM_M);
+  const int64_t tokens = plan->problem.loss.tokens, vocabulary = plan->problem.vocabulary;
+  const int64_t tiles = ceil_div(vocabulary, TIGON_GEMM_N), blocks = ceil_div(tokens, TIGON_GEMM_M);
   if (tiles == 0 || blocks == 0) return 0;
   plan->split_columns = ceil_div(tiles, smaller(tiles, ceil_div(SPLIT_ITEMS, blocks))) * TIGON_GEMM_N;
-  plan->splits = ceil_div(p->vocabulary, plan->split_columns);
-  const int64_t states = smaller(p->tokens * smaller(tiles, SPLIT_ITEMS), (SPLIT_ITEMS + 1) * TIGON_GEMM_M + p->tokens);
+  plan->splits = ceil_div(vocabulary, plan->split_columns);
+  const int64_t states = smaller(tokens * smaller(tiles, SPLIT_ITEMS), (SPLIT_ITEMS + 1) * TIGON_GEMM_M + tokens);
   return (uint64_t)states * sizeof(tigon_lce_state);
 }
 
-static tigon_status prepare_forward(const char *op, const tigon_exec *exec, tigon_exec *settings,
-                                    const tigon_linear_cross_entropy_args *from, bool query,
-                                    tigon_lce_forward_plan *plan) {
-  tigon_linear_cross_entropy_args args;
-  tigon_status status = tigon_exec_load(op, exec, settings);
-  if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
-  if (status != TIGON_OK) return status;
-  tigon_checker check = {.op = op, .query = query};
-  tigon_lce_problem *p = &plan->problem;
-  const common_args common = {args.x,
-                              args.weight,
-                              args.bias,
-                              args.target,
-                              args.set_ignore_index,
-                              args.ignore_index,
-                              args.vocab_begin,
-                              args.team,
-                              args.inverse_temperature,
-                              args.z_loss};
-  check_common(&check, settings, &common, p);
-  const unsigned flags = TIGON_OPTIONAL | TIGON_OUTPUT;
-  plan->loss = check_vector(&check, "loss", args.loss, flags, p->tokens);
-  plan->nll = check_vector(&check, "nll", args.nll, flags, p->tokens);
-  plan->lse = check_vector(&check, "lse", args.lse, flags, p->tokens);
-  plan->entropy = check_vector(&check, "entropy", args.entropy, flags, p->tokens);
-  const tigon_view *const views[] = {&plan->loss, &plan->nll, &plan->lse, &plan->entropy,
-                                     &p->x,       &p->weight, &p->bias,   &p->target};
-  static const char *const names[] = {"loss", "nll", "lse", "entropy", "x", "weight", "bias", "target"};
-  check_apart(&check, views, names, 4, 8);
-  return check.status;
-}
-
 /* The query counts the same blocks that a run takes. */
-static int32_t *carve_forward(tigon_arena *arena, tigon_lce_forward_plan *plan) {
+static int32_t *carve(tigon_arena *arena, tigon_lce_forward_plan *plan) {
   tigon_lce_problem *p = &plan->problem;
-  int32_t *kept = take_kept(arena, p);
+  int32_t *kept = tigon_lce_take_kept(arena, &p->loss);
   plan->states = tigon_arena_take(arena, plan_splits(plan));
-  p->scratch = take_scratch(arena, p);
+  p->scratch = tigon_arena_take(arena, (uint64_t)p->threads * tigon_gemm_scratch());
   return kept;
 }
 
 tigon_status tigon_linear_cross_entropy_workspace(const tigon_exec *exec, const tigon_linear_cross_entropy_args *args,
                                                   uint64_t *bytes) {
-  static const char op[] = "tigon_linear_cross_entropy_workspace";
-  tigon_lce_forward_plan plan = {0};
-  tigon_exec settings;
-  const tigon_status status = prepare_forward(op, exec, &settings, args, true, &plan);
+  forward_call call = {0};
+  const tigon_status status = prepare(exec, args, true, &call);
   if (status != TIGON_OK) return status;
   tigon_arena arena = {0};
-  carve_forward(&arena, &plan);
+  carve(&arena, &call.plan);
   return tigon_workspace_answer(op, arena.used, bytes);
+}
+
+/* Without width and bias every logit is 0: one state, known at once, stands for every token. */
+static void finish_zero_logits(const forward_call *call) {
+  const tigon_lce_problem *p = &call->plan.problem;
+  double weights = 0;
+  for (int64_t v = 0; v < p->vocabulary && tigon_present(&p->loss.class_weight); v++)
+    weights += tigon_lce_element(&p->loss.class_weight, p->vocab_begin + v, 1);
+  const tigon_lce_state state = {.ties = (float)p->vocabulary,
+                                 .weights =
+                                     tigon_present(&p->loss.class_weight) ? (float)weights : (float)p->vocabulary,
+                                 .argmax = (int32_t)p->vocab_begin};
+  const tigon_lce_parts parts = {.data = (const char *)&state, .count = p->vocabulary > 0};
+  tigon_lce_finish(&p->loss, &call->outputs, &parts, p->threads);
+}
+
+static void finish_states(const forward_call *call) {
+  const tigon_lce_forward_plan *plan = &call->plan;
+  const tigon_lce_parts parts = {.data = (const char *)plan->states,
+                                 .count = plan->splits,
+                                 .distance = plan->problem.loss.kept_count * (int64_t)sizeof(tigon_lce_state),
+                                 .row_distance = sizeof(tigon_lce_state)};
+  TIGON_ISA_CALL(tigon_lce_forward, plan);
+  tigon_lce_finish(&plan->problem.loss, &call->outputs, &parts, plan->problem.threads);
 }
 
 tigon_status tigon_linear_cross_entropy(const tigon_exec *exec, const tigon_linear_cross_entropy_args *args) {
-  static const char op[] = "tigon_linear_cross_entropy";
-  tigon_lce_forward_plan plan = {0};
-  tigon_exec settings;
-  tigon_status status = prepare_forward(op, exec, &settings, args, false, &plan);
+  forward_call call = {0};
+  tigon_status status = prepare(exec, args, false, &call);
   if (status != TIGON_OK) return status;
   tigon_arena counted = {0};
-  carve_forward(&counted, &plan);
-  status = tigon_workspace_check(op, &settings, counted.used);
+  carve(&counted, &call.plan);
+  status = tigon_workspace_check(op, &call.exec, counted.used);
   if (status != TIGON_OK) return status;
-  tigon_arena arena = {.base = settings.workspace};
-  int32_t *kept = carve_forward(&arena, &plan);
+  tigon_arena arena = {.base = call.exec.workspace};
+  int32_t *kept = carve(&arena, &call.plan);
 
-  tigon_lce_problem *p = &plan.problem;
-  keep_tokens(op, settings.context, p, kept);
-  const tigon_view *const outputs[] = {&plan.loss, &plan.nll, &plan.lse, &plan.entropy};
+  tigon_lce_problem *p = &call.plan.problem;
+  tigon_lce_keep_tokens(op, call.exec.context, &p->loss, kept);
+  tigon_lce_leave_out(&p->loss, &call.outputs);
+  tigon_lce_named outputs[TIGON_LCE_OUTPUTS];
+  tigon_lce_list_outputs(&call.outputs, "partial", outputs);
   bool wanted = false;
-  for (int i = 0; i < 4; i++) {
-    zero_left_out(p, outputs[i]);
-    wanted |= tigon_present(outputs[i]);
-  }
-  if (wanted && p->kept_count > 0) TIGON_ISA_CALL(tigon_lce_forward, &plan);
-  return TIGON_OK;
-}
-
-/* --- backward --------------------------------------------------------------------------------------------------- */
-
-static tigon_status prepare_backward(const char *op, const tigon_exec *exec, tigon_exec *settings,
-                                     const tigon_linear_cross_entropy_backward_args *from, bool query,
-                                     tigon_lce_backward_plan *plan) {
-  tigon_linear_cross_entropy_backward_args args;
-  tigon_status status = tigon_exec_load(op, exec, settings);
-  if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
-  if (status != TIGON_OK) return status;
-  tigon_checker check = {.op = op, .query = query};
-  tigon_lce_problem *p = &plan->problem;
-  const common_args common = {args.x,
-                              args.weight,
-                              args.bias,
-                              args.target,
-                              args.set_ignore_index,
-                              args.ignore_index,
-                              args.vocab_begin,
-                              args.team,
-                              args.inverse_temperature,
-                              args.z_loss};
-  check_common(&check, settings, &common, p);
-  plan->lse = check_vector(&check, "lse", args.lse, 0, p->tokens);
-  plan->d_loss = check_vector(&check, "d_loss", args.d_loss, TIGON_OPTIONAL, p->tokens);
-  plan->d_lse = check_vector(&check, "d_lse", args.d_lse, TIGON_OPTIONAL, p->tokens);
-  plan->d_entropy = check_vector(&check, "d_entropy", args.d_entropy, TIGON_OPTIONAL, p->tokens);
-  plan->entropy = check_vector(&check, "entropy", args.entropy, args.d_entropy ? 0 : TIGON_OPTIONAL, p->tokens);
-  const unsigned flags = TIGON_OPTIONAL | TIGON_OUTPUT;
-  plan->dx = tigon_check_tensor(&check, "dx", args.dx, TIGON_FLOATS, flags, 2, p->x.shape);
-  plan->dweight = tigon_check_tensor(&check, "dweight", args.dweight, TIGON_FLOATS, flags, 2, p->weight.shape);
-  plan->dbias = tigon_check_tensor(&check, "dbias", args.dbias, TIGON_FLOATS, flags, 1, &p->vocabulary);
-  const tigon_view *const views[] = {&plan->dx,      &plan->dweight, &plan->dbias, &p->x,
-                                     &p->weight,     &p->bias,       &p->target,   &plan->lse,
-                                     &plan->entropy, &plan->d_loss,  &plan->d_lse, &plan->d_entropy};
-  static const char *const names[] = {"dx",     "dweight", "dbias",   "x",      "weight", "bias",
-                                      "target", "lse",     "entropy", "d_loss", "d_lse",  "d_entropy"};
-  check_apart(&check, views, names, 3, 12);
-  return check.status;
-}
-
-static int32_t *carve_backward(tigon_arena *arena, tigon_lce_backward_plan *plan) {
-  tigon_lce_problem *p = &plan->problem;
-  const uint64_t tokens = (uint64_t)p->tokens;
-  plan->tile = smaller(TIGON_LCE_TILE, ceil_div(p->vocabulary, 16) * 16);
-  const bool sums = tigon_present(&plan->dx) && plan->dx.kind != TIGON_F32 && p->vocabulary > plan->tile;
-  int32_t *kept = take_kept(arena, p);
-  plan->rows = tigon_arena_take(arena, tokens * sizeof(tigon_lce_row));
-  plan->dz = tigon_arena_take(arena, tokens * (uint64_t)plan->tile * sizeof(float));
-  plan->dx_sum = tigon_arena_take(arena, sums ? tokens * (uint64_t)p->width * sizeof(float) : 0);
-  p->scratch = take_scratch(arena, p);
-  return kept;
-}
-
-tigon_status tigon_linear_cross_entropy_backward_workspace(const tigon_exec *exec,
-                                                           const tigon_linear_cross_entropy_backward_args *args,
-                                                           uint64_t *bytes) {
-  static const char op[] = "tigon_linear_cross_entropy_backward_workspace";
-  tigon_lce_backward_plan plan = {0};
-  tigon_exec settings;
-  const tigon_status status = prepare_backward(op, exec, &settings, args, true, &plan);
-  if (status != TIGON_OK) return status;
-  tigon_arena arena = {0};
-  carve_backward(&arena, &plan);
-  return tigon_workspace_answer(op, arena.used, bytes);
-}
-
-tigon_status tigon_linear_cross_entropy_backward(const tigon_exec *exec,
-                                                 const tigon_linear_cross_entropy_backward_args *args) {
-  static const char op[] = "tigon_linear_cross_entropy_backward";
-  tigon_lce_backward_plan plan = {0};
-  tigon_exec settings;
-  tigon_status status = prepare_backward(op, exec, &settings, args, false, &plan);
-  if (status != TIGON_OK) return status;
-  tigon_arena counted = {0};
-  carve_backward(&counted, &plan);
-  status = tigon_workspace_check(op, &settings, counted.used);
-  if (status != TIGON_OK) return status;
-  tigon_arena arena = {.base = settings.workspace};
-  int32_t *kept = carve_backward(&arena, &plan);
-
-  tigon_lce_problem *p = &plan.problem;
-  keep_tokens(op, settings.context, p, kept);
-  if (!tigon_present(&plan.d_loss) && !tigon_present(&plan.d_lse) && !tigon_present(&plan.d_entropy)) p->kept_count = 0;
-  zero_left_out(p, &plan.dx);
-  if (p->kept_count == 0) {
-    zero_all(&plan.dweight);
-    zero_all(&plan.dbias);
-  } else if (tigon_present(&plan.dx) || tigon_present(&plan.dweight) || tigon_present(&plan.dbias)) {
-    TIGON_ISA_CALL(tigon_lce_backward, &plan);
-  }
+  for (int i = 0; i < TIGON_LCE_OUTPUTS; i++) wanted |= tigon_lce_wanted(outputs[i].view);
+  if (!wanted || p->loss.kept_count == 0) return TIGON_OK;
+  if (p->width == 0 && !tigon_present(&p->bias))
+    finish_zero_logits(&call);
+  else
+    finish_states(&call);
   return TIGON_OK;
 }

@@ -9,6 +9,8 @@ enum { DX = 1, DWEIGHT = 2, DBIAS = 4, FROZEN = 0 }; /* gradient outputs that ar
 
 typedef enum upstream_layout { DENSE, EXPANDED, SPACED } upstream_layout;
 
+typedef enum class_weights { NO_WEIGHTS, POSITIVE, WITH_ZEROS } class_weights;
+
 typedef struct lce_case {
   const char *name;
   int64_t tokens, width, vocabulary;
@@ -23,6 +25,12 @@ typedef struct lce_case {
   unsigned unwanted;      /* gradients left out */
   bool strided;           /* padded matrices, spaced vectors */
   int out_of_range;       /* per cent of the targets */
+  float softcap, label_smoothing;
+  class_weights class_weight;
+  bool token_weight;
+  int64_t padding;   /* rows of weight past the classes */
+  bool accumulate;   /* weight gradients are added to */
+  tigon_kind argmax; /* 0: int64 */
 } lce_case;
 
 #define HALF(kind) .x = kind, .weight = kind
@@ -97,6 +105,26 @@ static const lce_case lce_cases[] = {
      .ignored = 40},
     {"float16 x", 65, 64, 1000, .x = TIGON_F16, .weight = TIGON_BF16, .bias = TIGON_BF16, .upstream = ALL},
     {"float16 weight", 65, 64, 320, .x = TIGON_BF16, .weight = TIGON_F16, .bias = TIGON_F32, .upstream = ALL},
+    /* the cap, smoothing, weights, padding, sums into gradients */
+    {"softcap 30", 65, 64, 320, F32_BIAS, .upstream = ALL, .softcap = 30, .scale = 20},
+    {"softcap 50, temperature", 65, 64, 320, HALF(TIGON_BF16), .upstream = ALL, .softcap = 50, .scale = 100,
+     .inverse_temperature = 0.7f},
+    {"softcap far above", 65, 64, 320, F32_BIAS, .upstream = ALL, .softcap = 1e6f},
+    {"softcap far below", 65, 64, 320, F32_BIAS, .upstream = ALL, .softcap = 0.1f},
+    {"smoothing", 65, 64, 320, F32_BIAS, .upstream = ALL, .label_smoothing = 0.1f},
+    {"smoothing 1", 65, 64, 320, HALF(TIGON_BF16), .upstream = ALL, .label_smoothing = 1},
+    {"class weights", 65, 64, 320, F32_BIAS, .upstream = ALL, .class_weight = WITH_ZEROS},
+    {"class weights, smoothing", 129, 65, 1000, HALF(TIGON_F16), F16_BIAS, .upstream = ALL, .class_weight = WITH_ZEROS,
+     .label_smoothing = 0.1f, .ignored = 20},
+    {"token weights", 129, 64, 320, F32_BIAS, .upstream = ALL, .token_weight = true, .z_loss = 0.01f},
+    {"padding", 65, 64, 320, F32_BIAS, .upstream = ALL, .padding = 63, .argmax = TIGON_I32, .out_of_range = 10},
+    {"padding, several tiles", 65, 16, 2305, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .padding = 700},
+    {"one class and padding", 9, 8, 64, F32_BIAS, .upstream = ALL, .padding = 63},
+    {"accumulate", 65, 64, 1000, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .accumulate = true},
+    {"accumulate, nothing kept", 65, 64, 100, F32_BIAS, .upstream = ALL, .accumulate = true, .ignored = 100},
+    {"every option", 129, 65, 1600, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .softcap = 30, .scale = 10,
+     .inverse_temperature = 1.5f, .label_smoothing = 0.1f, .class_weight = WITH_ZEROS, .token_weight = true,
+     .z_loss = 0.01f, .padding = 100, .accumulate = true, .ignored = 20, .out_of_range = 5, .strided = true},
     /* enough of both for several row blocks, splits and tiles at once */
     {"many tiles", 900, 16, 2000, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL, .ignored = 10},
     {"many tiles, float32", 1201, 9, 1537, F32_BIAS, .upstream = ALL, .ignored = 10},

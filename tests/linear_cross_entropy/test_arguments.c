@@ -1,8 +1,16 @@
 /* Argument checks: each rule with its message, and random corruptions, which must never write or crash. */
 #include "tests/linear_cross_entropy/problem.h"
 
-static const lce_case base_case = {"arguments",   17, 8, 33, HALF(TIGON_BF16), BF16_BIAS, .upstream = ALL,
-                                   .z_loss = 0.1f};
+static const lce_case base_case = {"arguments",
+                                   17,
+                                   8,
+                                   33,
+                                   HALF(TIGON_BF16),
+                                   BF16_BIAS,
+                                   .upstream = ALL,
+                                   .z_loss = 0.1f,
+                                   .class_weight = POSITIVE,
+                                   .token_weight = true};
 
 /* Both passes on their own copies of the tensors' descriptions, so that a corruption is undone by making them again. */
 typedef struct call {
@@ -41,20 +49,21 @@ static tigon_status call_query(call *c, uint64_t *bytes) {
 }
 
 /* The outputs of the pass. */
-static int list_outputs(call *c, test_tensor *list[4]) {
-  test_tensor *forward[] = {&c->t.loss, &c->t.nll, &c->t.lse, &c->t.entropy};
-  test_tensor *backward[] = {&c->t.dx, &c->t.dweight, &c->t.dbias, NULL};
+static int list_outputs(call *c, test_tensor *list[7]) {
+  test_tensor *forward[] = {&c->t.loss,   &c->t.nll,     &c->t.lse,    &c->t.entropy,
+                            &c->t.argmax, &c->t.correct, &c->t.partial};
+  test_tensor *backward[] = {&c->t.dx, &c->t.dweight, &c->t.dbias, NULL, NULL, NULL, NULL};
   memcpy(list, c->backward ? backward : forward, sizeof forward);
-  return c->backward ? 3 : 4;
+  return c->backward ? 3 : 7;
 }
 
 static void poison_outputs(call *c) {
-  test_tensor *list[4];
+  test_tensor *list[7];
   for (int i = list_outputs(c, list) - 1; i >= 0; i--) memset(list[i]->block, 0xff, list[i]->bytes);
 }
 
 static void check_untouched(call *c) {
-  test_tensor *list[4];
+  test_tensor *list[7];
   for (int i = list_outputs(c, list) - 1; i >= 0; i--)
     for (size_t j = 0; j < list[i]->bytes; j++)
       if (list[i]->block[j] != 0xff) fail_msg("output %d was written", i);
@@ -117,7 +126,34 @@ SET(dweight_is_weight, c->t.dweight.tensor.dl.data = c->t.weight.tensor.dl.data)
 SET(dbias_expanded, c->t.dbias.tensor.strides[0] = 0)
 SET(dbias_int, c->t.dbias.tensor.dl.dtype = tigon_i64())
 SET_BOTH(ignore_flag, set_ignore_index, 2)
-SET_BOTH(shard, vocab_begin, 33)
+SET_BOTH(begin_negative, vocab_begin, -1)
+SET_BOTH(begin_huge, vocab_begin, INT64_MAX)
+SET_BOTH(size_negative, vocab_size, -5)
+SET(shard, c->t.forward.vocab_begin = 33; c->t.forward.class_weight = NULL)
+SET(some_classes, c->t.forward.vocab_size = 34; c->t.forward.class_weight = NULL; c->t.forward.loss = NULL)
+SET(many_classes, c->t.forward.vocab_size = (int64_t)INT32_MAX + 1; c->t.forward.class_weight = NULL;
+    c->t.forward.loss = c->t.forward.nll = c->t.forward.lse = c->t.forward.entropy = c->t.forward.argmax =
+        c->t.forward.correct = NULL)
+SET_BOTH(negative_softcap, softcap, -1)
+SET_BOTH(nan_softcap, softcap, NAN)
+SET_BOTH(infinite_softcap, softcap, INFINITY)
+SET_BOTH(negative_smoothing, label_smoothing, -0.1f)
+SET_BOTH(large_smoothing, label_smoothing, 1.1f)
+SET_BOTH(nan_smoothing, label_smoothing, NAN)
+SET(class_weight_half, c->t.class_weight.tensor.dl.dtype = tigon_bf16())
+SET(class_weight_short, c->t.class_weight.tensor.shape[0] = 32)
+SET(class_weight_spaced, c->t.class_weight.tensor.strides[0] = 2)
+SET(token_weight_long, c->t.token_weight.tensor.shape[0] = 18)
+SET(token_weight_int, c->t.token_weight.tensor.dl.dtype = tigon_i32())
+SET(argmax_float, c->t.argmax.tensor.dl.dtype = tigon_f32())
+SET(argmax_is_target, c->t.argmax.tensor.dl.data = c->t.target.tensor.dl.data)
+SET(correct_int, c->t.correct.tensor.dl.dtype = tigon_i32())
+SET(correct_is_weight, c->t.correct.tensor.dl.data = c->t.token_weight.tensor.dl.data)
+SET(partial_short, c->t.partial.tensor.shape[1] = 7)
+SET(partial_half, c->t.partial.tensor.dl.dtype = tigon_f16())
+SET(accumulate_flag, c->t.backward.accumulate_weight_gradients = 2)
+SET(accumulate_half, c->t.backward.accumulate_weight_gradients = 1)
+SET(reserved, c->t.backward.reserved = 1)
 SET_BOTH(team, team, (const tigon_team *)(const void *)c)
 SET_BOTH(negative_temperature, inverse_temperature, -1)
 SET_BOTH(nan_temperature, inverse_temperature, NAN)
@@ -172,7 +208,33 @@ static const mistake mistakes[] = {
     {": dbias: expected dtype", dbias_int, .pass = BACKWARD},
     {": dbias: expected shape (33), got (3)", bias_gone_dbias_short, .pass = BACKWARD},
     {": set_ignore_index: expected 0 or 1, got 2", ignore_flag, .pass = BOTH},
-    {": vocab_begin: ", shard, .pass = BOTH, .status = TIGON_UNSUPPORTED},
+    {": vocab_begin: expected a class, 0 or more, got -1", begin_negative, .pass = BOTH},
+    {": vocab_begin: expected", begin_huge, .pass = BOTH},
+    {": vocab_size: expected the number of classes", size_negative, .pass = BOTH},
+    {": loss: expected NULL where weight holds 33 of the 66 classes (from 33 on)", shard, .pass = FORWARD},
+    {": nll: expected NULL where weight holds 33 of the 34 classes (from 0 on)", some_classes, .pass = FORWARD},
+    {": vocab_size: expected at most 2147483647 classes", many_classes, .pass = FORWARD},
+    {": softcap: expected a positive finite number", negative_softcap, .pass = BOTH},
+    {": softcap: expected", nan_softcap, .pass = BOTH},
+    {": softcap: expected", infinite_softcap, .pass = BOTH},
+    {": label_smoothing: expected a number from 0 to 1, got -0.1", negative_smoothing, .pass = BOTH},
+    {": label_smoothing: expected", large_smoothing, .pass = BOTH},
+    {": label_smoothing: expected", nan_smoothing, .pass = BOTH},
+    {": class_weight: expected dtype float32, got bfloat16", class_weight_half, .pass = BOTH},
+    {": class_weight: expected shape (33), got (32)", class_weight_short, .pass = BOTH},
+    {": class_weight: expected a contiguous", class_weight_spaced, .pass = BOTH},
+    {": token_weight: expected shape (17), got (18)", token_weight_long, .pass = BOTH},
+    {": token_weight: expected dtype float32", token_weight_int, .pass = BOTH},
+    {": argmax: expected dtype int32, int64", argmax_float, .pass = FORWARD},
+    {": argmax: expected memory of its own, got that of target", argmax_is_target, .pass = FORWARD, .data = true},
+    {": correct: expected dtype float32", correct_int, .pass = FORWARD},
+    {": correct: expected memory of its own, got that of token_weight", correct_is_weight, .pass = FORWARD,
+     .data = true},
+    {": partial: expected shape (17, 8), got (17, 7)", partial_short, .pass = FORWARD},
+    {": partial: expected dtype float32", partial_half, .pass = FORWARD},
+    {": accumulate_weight_gradients: expected 0 or 1, got 2", accumulate_flag, .pass = BACKWARD},
+    {": dweight: expected dtype float32, got bfloat16", accumulate_half, .pass = BACKWARD},
+    {": reserved: expected 0, got 1", reserved, .pass = BACKWARD},
     {": team: ", team, .pass = BOTH, .status = TIGON_UNSUPPORTED},
     {": inverse_temperature: expected", negative_temperature, .pass = BOTH},
     {": inverse_temperature: expected", nan_temperature, .pass = BOTH},
@@ -195,9 +257,12 @@ static void test_mistakes(void **state) {
       call_make(&c, backward);
       m->make(&c);
       test_expect_status(call_run(&c), expected, m->fragment);
+      const char *op = backward ? "tigon_linear_cross_entropy_backward: " : "tigon_linear_cross_entropy: ";
+      assert_true(strncmp(tigon_last_error(), op, strlen(op)) == 0);
       uint64_t bytes = 7;
       test_expect_status(call_query(&c, &bytes), m->data ? TIGON_OK : expected, m->fragment);
       if (!m->data) assert_int_equal(bytes, 7);
+      assert_true(m->data || strncmp(tigon_last_error(), op, strlen(op)) == 0); /* queries speak for the operation */
       check_untouched(&c);
       call_free(&c);
       test_count_case();
@@ -232,11 +297,14 @@ static void test_struct_sizes(void **state) {
   test_expect_status(tigon_linear_cross_entropy(&c.exec, &longer.args), TIGON_OK, NULL);
   longer.tail[1] = 1;
   test_expect_status(tigon_linear_cross_entropy(&c.exec, &longer.args), TIGON_UNSUPPORTED, "args");
+  poison_outputs(&c);
   c.t.forward.size = offsetof(tigon_linear_cross_entropy_args, inverse_temperature);
   c.t.forward.inverse_temperature = c.t.forward.z_loss = NAN; /* lie past the size */
   test_expect_status(call_run(&c), TIGON_OK, NULL);
-  for (int64_t i = 0; i < base_case.tokens; i++)
+  for (int64_t i = 0; i < base_case.tokens; i++) {
     assert_true(test_tensor_get(&c.t.loss, i) == test_tensor_get(&c.t.nll, i));
+    assert_true(isnan(test_tensor_get(&c.t.correct, i)) && test_tensor_get(&c.t.argmax, i) == -1); /* as poisoned */
+  }
   call_free(&c);
 }
 
@@ -280,9 +348,21 @@ static void corrupt_number(call *c, test_rng *rng) {
   tigon_linear_cross_entropy_args *f = &c->t.forward;
   tigon_linear_cross_entropy_backward_args *b = &c->t.backward;
   const float number = odd[test_random_range(rng, 0, 3)];
-  switch (test_random_range(rng, 0, 7)) {
+  switch (test_random_range(rng, 0, 11)) {
   case 0:
     f->inverse_temperature = b->inverse_temperature = number;
+    break;
+  case 8:
+    f->softcap = b->softcap = number;
+    break;
+  case 9:
+    f->label_smoothing = b->label_smoothing = number;
+    break;
+  case 10:
+    f->vocab_size = b->vocab_size = test_random_range(rng, -40, 40);
+    break;
+  case 11:
+    b->accumulate_weight_gradients = (int32_t)test_random_range(rng, -1, 2);
     break;
   case 1:
     f->z_loss = b->z_loss = number;

@@ -114,7 +114,7 @@ static uint64_t formula(const shape_query *q, bool backward) {
   }
   const int64_t tiles = (q->vocabulary + TIGON_GEMM_N - 1) / TIGON_GEMM_N;
   const int64_t states = smaller(q->tokens * smaller(tiles, 128), 129 * TIGON_GEMM_M + q->tokens);
-  return kept + block(20 * (uint64_t)states);
+  return kept + block(32 * (uint64_t)states);
 }
 
 static const shape_query queries[] = {
