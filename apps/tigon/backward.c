@@ -21,12 +21,12 @@ static void activation_rows(void *context, int64_t begin, int64_t end) {
   m->loops->silu_backward(loop->l->qkvg + begin * row, m->d_qkvg + begin * row, row, end - begin, 3 * width);
 }
 
-/* A piece is a range of columns, so that the rows of one byte are added in order of the tokens. */
+/* A piece is a range of columns, so that the rows of one token are added in order of the tokens. */
 static void embedding_columns(void *context, int64_t begin, int64_t end) {
   const model *m = context;
   const int64_t width = m->shape->config.width;
   float *table = m->gradients + model_parameter(m->shape, -1, EMBEDDING)->offset;
-  for (int64_t row = 0; row < VOCABULARY; row++)
+  for (int64_t row = 0; row < m->shape->config.vocabulary; row++)
     memset(table + row * width + begin, 0, (size_t)(end - begin) * sizeof(float));
   for (int64_t i = 0; i < m->batch * m->length; i++) {
     float *restrict to = table + m->tokens[i] * width;

@@ -11,21 +11,21 @@
 #ifndef APPS_CHECKPOINT_H
 #define APPS_CHECKPOINT_H
 
-#include "data.h"
 #include "model.h"
+#include "sampler.h"
 
 #define CHECKPOINT_NAME "checkpoint.safetensors"
 
 /* Where a training run stands and what it was started with. */
 typedef struct run_state {
   model_config config;
-  int64_t vocabulary; /* VOCABULARY */
-  int64_t step;       /* finished steps */
+  data_kind kind;
+  int64_t step; /* finished steps */
   cursor at;
   int64_t batch, length, steps, seed;
-  double rate;    /* peak learning rate */
-  double seconds; /* spent training */
-  int64_t data_bytes;
+  double rate;        /* peak learning rate */
+  double seconds;     /* spent training */
+  int64_t data_bytes; /* of the tokens, without headers */
   uint64_t data_hash;
 } run_state;
 
@@ -46,8 +46,5 @@ bool checkpoint_open(checkpoint *file, const char *path, failure *failed);
 /* Reads the weights, and for a model in training the moments, of a model of the file's shape. */
 bool checkpoint_read(const checkpoint *file, model *m, failure *failed);
 void checkpoint_close(checkpoint *file);
-
-/* directory/name; false when that is too long. */
-bool join_path(char *path, size_t size, const char *directory, const char *name);
 
 #endif

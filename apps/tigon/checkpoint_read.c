@@ -11,6 +11,7 @@
 
 #include "checkpoint.h"
 #include "checkpoint_format.h"
+#include "paths.h"
 
 enum { MAX_HEADER = 1 << 20 };
 
@@ -34,19 +35,27 @@ static bool whole(const cJSON *item, int64_t *value) {
   return (double)*value == item->valuedouble;
 }
 
-static bool read_integer(const char *text, int64_t min, int64_t *value) {
+static bool read_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
   char *end;
   errno = 0;
   *value = strtoll(text, &end, 10);
-  return end != text && !*end && !errno && *value >= min;
+  return end != text && !*end && !errno && *value >= min && *value <= max;
 }
 
 static bool read_field(const state_field *field, const char *text) {
   char *end;
-  if (field->integer) return read_integer(text, field->min, field->integer);
+  if (field->integer) return read_integer(text, field->min, field->max, field->integer);
   if (field->real) {
     *field->real = strtod(text, &end);
     return end != text && !*end && isfinite(*field->real) && *field->real >= 0;
+  }
+  if (field->kind) {
+    for (int i = 0; i < DATA_KINDS; i++)
+      if (!strcmp(text, data_kind_names[i])) {
+        *field->kind = (data_kind)i;
+        return true;
+      }
+    return false;
   }
   errno = 0;
   *field->bits = strtoull(text, &end, 16);
@@ -62,13 +71,15 @@ static bool read_metadata(checkpoint *file, const cJSON *header, failure *failed
   state_field fields[STATE_FIELDS];
   state_fields(fields, &file->state);
   for (int i = 0; i < STATE_FIELDS; i++) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, fields[i].name));
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(metadata, fields[i].name);
+    if (!item && fields[i].kind) continue;
+    const char *text = cJSON_GetStringValue(item);
     if (!text || !read_field(&fields[i], text))
       return fail_with(failed, "%s: metadata \"%s\" is %s", file->path, fields[i].name, text ? "bad" : "missing");
   }
-  if (file->state.vocabulary != VOCABULARY)
-    return fail_with(failed, "%s: metadata \"vocabulary\": expected %d, got %lld", file->path, VOCABULARY,
-                     (long long)file->state.vocabulary);
+  if (file->state.kind == DATA_TEXT && file->state.config.vocabulary != TEXT_VOCABULARY)
+    return fail_with(failed, "%s: metadata \"vocabulary\": expected %d for text, got %lld", file->path, TEXT_VOCABULARY,
+                     (long long)file->state.config.vocabulary);
   failure reason;
   if (!model_config_check(&file->state.config, &reason)) return fail_with(failed, "%s: %s", file->path, reason.text);
   model_shape_init(&file->shape, &file->state.config);
@@ -160,7 +171,9 @@ static bool parse(checkpoint *file, failure *failed) {
   bool ok = read_at(file, text, (int64_t)length, 8, failed);
   text[length] = 0;
   const char *end = text;
+  errno = 0;
   cJSON *header = ok ? cJSON_ParseWithLengthOpts(text, length, &end, false) : NULL;
+  if (ok && !header && errno == ENOMEM) ok = fail_with(failed, "%s: no memory for its header", file->path);
   while (header && end < text + length && isspace((unsigned char)*end)) end++;
   file->data_begin = 8 + (int64_t)length;
   if (ok && (!header || end != text + length)) ok = fail_with(failed, "%s: the header is no valid JSON", file->path);

@@ -9,11 +9,7 @@
 
 #include "checkpoint.h"
 #include "checkpoint_format.h"
-
-bool join_path(char *path, size_t size, const char *directory, const char *name) {
-  const int length = snprintf(path, size, "%s/%s", directory, name);
-  return length >= 0 && (size_t)length < size;
-}
+#include "paths.h"
 
 static bool describe_run(cJSON *header, const run_state *state) {
   cJSON *metadata = cJSON_AddObjectToObject(header, "__metadata__");
@@ -27,6 +23,8 @@ static bool describe_run(cJSON *header, const run_state *state) {
       snprintf(text, sizeof text, "%" PRId64, *fields[i].integer);
     else if (fields[i].real)
       snprintf(text, sizeof text, "%.17g", *fields[i].real);
+    else if (fields[i].kind)
+      snprintf(text, sizeof text, "%s", data_kind_names[*fields[i].kind]);
     else
       snprintf(text, sizeof text, "%016" PRIx64, *fields[i].bits);
     ok = cJSON_AddStringToObject(metadata, fields[i].name, text);

@@ -6,10 +6,10 @@
 #include "model.h"
 
 /*
- * Mean negative log-likelihood in nats of every byte of the validation split. The model reads windows of its sequence
- * length that overlap by a quarter: the first quarter of a window is context alone, so every byte is scored once, with
- * at least that much context (which may lie before the split).
+ * Mean negative log-likelihood in nats of each token of the validation split up to `end`. The model reads windows of its
+ * sequence length that overlap by a quarter: the first quarter of a window is context alone, so every token is scored
+ * once, with at least that much context (which may lie before the split).
  */
-bool evaluate(model *m, const text_data *data, double *nats, failure *failed);
+bool evaluate(model *m, dataset *data, int64_t end, double *nats, failure *failed);
 
 #endif

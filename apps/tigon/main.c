@@ -14,8 +14,8 @@ static const struct {
   int (*run)(int argc, char **argv);
   const char *summary;
 } commands[] = {
-    {"train", command_train, "train a language model on text"},
-    {"sample", command_sample, "generate text with a trained model"},
+    {"train", command_train, "train a language model on text or tokens"},
+    {"sample", command_sample, "generate text or tokens with a trained model"},
     {"bench", command_bench, "measure the speed of each family"},
     {"info", command_info, "what this build and this machine offer"},
 };
@@ -34,12 +34,16 @@ static int run(int argc, char **argv) {
     usage(stderr);
     return EXIT_MISUSED;
   }
-  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-    usage(stdout);
-    return EXIT_OK;
-  }
-  if (!strcmp(argv[1], "--version")) {
-    printf("tigon %s\n", tigon_version());
+  const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+  if (help || !strcmp(argv[1], "--version")) {
+    if (argc > 2) {
+      fprintf(stderr, "tigon: unexpected argument \"%.60s\" after %s (see `tigon --help`)\n", argv[2], argv[1]);
+      return EXIT_MISUSED;
+    }
+    if (help)
+      usage(stdout);
+    else
+      printf("tigon %s\n", tigon_version());
     return EXIT_OK;
   }
   for (int i = 0; i < COMMANDS; i++)

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "forward.h"
+#include "machine.h"
 #include "random.h"
 
 bool model_preset(const char *name, model_config *config) {
@@ -29,7 +29,8 @@ bool model_config_check(const model_config *c, failure *failed) {
                 {"heads", c->heads, c->width},
                 {"experts", c->experts, 4096},
                 {"top_k", c->top_k, c->experts < 32 ? c->experts : 32},
-                {"hidden", c->hidden, 1 << 16}};
+                {"hidden", c->hidden, 1 << 16},
+                {"vocabulary", c->vocabulary, MAX_VOCABULARY}};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
     if (limits[i].value < 1 || limits[i].value > limits[i].max)
       return fail_with(failed, "%s: expected 1 to %lld, got %lld", limits[i].name, (long long)limits[i].max,
@@ -81,7 +82,7 @@ static void add_layer(model_shape *shape, int64_t layer) {
 
 void model_shape_init(model_shape *shape, const model_config *config) {
   *shape = (model_shape){.config = *config};
-  const int64_t width = config->width, table[2] = {VOCABULARY, width};
+  const int64_t width = config->width, table[2] = {config->vocabulary, width};
   add(shape, "embedding", 2, table, 0.3f, false);
   add(shape, "final_norm", 1, &width, 1, false);
   add(shape, "output", 2, table, 0.5f / sqrtf((float)width), true);
@@ -151,7 +152,7 @@ static void lay_out(model *m) {
   m->lse = take_floats(m, tokens);
   if (m->decoding) {
     m->states = take_floats(m, c->layers * m->batch * width_of_state(c));
-    m->next_logits = take_floats(m, m->batch * VOCABULARY);
+    m->next_logits = take_floats(m, m->batch * c->vocabulary);
   }
   if (m->training) {
     m->gradients = take_floats(m, elements);
@@ -183,6 +184,13 @@ static bool plan(model *m, failure *failed) {
   return true;
 }
 
+/* What makes the arena smaller. */
+static const char *advice(const model_settings *settings) {
+  if (settings->training)
+    return settings->threads > 1 ? ": lower --batch, --seq or --threads" : ": lower --batch or --seq";
+  return settings->threads > 1 ? ": lower --threads" : "";
+}
+
 bool model_create(model *m, const model_shape *shape, const model_settings *settings, failure *failed) {
   if (settings->batch > INT32_MAX / settings->length)
     return fail_with(failed, "--batch %lld and --seq %lld: at most %d tokens a step", (long long)settings->batch,
@@ -192,14 +200,14 @@ bool model_create(model *m, const model_shape *shape, const model_settings *sett
   m->loops = elementwise_loops();
   m->exec = (tigon_exec){.size = sizeof m->exec, .num_threads = settings->threads};
   if (!plan(m, failed)) return false;
-  const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+  const double memory = machine_memory();
   if ((double)m->arena_bytes > memory)
-    return fail_with(failed, "needs %.1f GiB of memory, this machine has %.1f GiB: lower --batch or --seq",
-                     (double)m->arena_bytes / 0x1p30, memory / 0x1p30);
+    return fail_with(failed, "needs %.1f GiB of memory, this machine has %.1f GiB%s", (double)m->arena_bytes / 0x1p30,
+                     memory / 0x1p30, advice(settings));
   m->arena = mmap(NULL, m->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (m->arena == MAP_FAILED) {
     m->arena = NULL;
-    return fail_with(failed, "cannot have %.1f GiB of memory: lower --batch or --seq", (double)m->arena_bytes / 0x1p30);
+    return fail_with(failed, "cannot have %.3g GiB of memory%s", (double)m->arena_bytes / 0x1p30, advice(settings));
   }
   madvise(m->arena, m->arena_bytes, MADV_HUGEPAGE);
   lay_out(m);

@@ -1,7 +1,7 @@
 /*
  * The language model: shapes, parameters and one arena that holds everything of a run.
  *
- * Decoder-only over bytes. With h (B, T, D) the embedded tokens, each layer does
+ * Decoder-only over tokens. With h (B, T, D) the embedded tokens, each layer does
  *
  *     n = rms_norm(h)              q, k, v, g = qkvg n          q, k, v = silu(q), silu(k), silu(v)
  *     a = lightning_attention(q, k, v)                          one decay a head, from fast to slow
@@ -19,11 +19,12 @@
 #include <stdint.h>
 #include <tigon/tigon.h>
 
+#include "data.h"
 #include "elementwise.h"
 #include "failure.h"
 #include "parallel.h"
 
-enum { VOCABULARY = 256, MAX_LAYERS = 64, LAYER_PARAMETERS = 8, MAX_PARAMETERS = MAX_LAYERS * LAYER_PARAMETERS + 3 };
+enum { MAX_LAYERS = 64, LAYER_PARAMETERS = 8, MAX_PARAMETERS = MAX_LAYERS * LAYER_PARAMETERS + 3 };
 
 typedef struct model_config {
   int64_t layers;
@@ -32,9 +33,10 @@ typedef struct model_config {
   int64_t experts; /* E */
   int64_t top_k;
   int64_t hidden; /* I, of one expert */
+  int64_t vocabulary;
 } model_config;
 
-/* The presets "tiny" and "small". False when there is none of this name. */
+/* The presets "tiny" and "small", all but the vocabulary. False when there is none of this name. */
 bool model_preset(const char *name, model_config *config);
 bool model_config_check(const model_config *config, failure *failed);
 
@@ -110,7 +112,7 @@ typedef struct model {
   float *branch;                         // (B T, D) what attention or experts add to the residual stream
   float *loss, *lse;                     // (B T)
   float *states;                         // (layers, B, H, D / H, D / H) when decoding
-  float *next_logits;                    // (B, 256) when decoding
+  float *next_logits;                    // (B, vocabulary) when decoding
   float *d_hidden, *d_normed, *d_branch; // (B T, D)
   float *d_qkvg;                         // (B T, 4 D)
   float *d_attention;                    // (B T, D)

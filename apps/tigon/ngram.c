@@ -18,15 +18,15 @@ static void sort_by_digit(const uint32_t *from, uint32_t *to, int64_t count, int
   for (int64_t i = 0; i < count; i++) to[place[from[i] >> shift & 255]++] = from[i];
 }
 
-static bool collect(ngrams *grams, const text_data *data, int n) {
-  grams->count = data->train_size - n + 1;
+static bool collect(ngrams *grams, const uint8_t *bytes, int64_t count, int n) {
+  grams->count = count - n + 1;
   grams->keys = malloc((size_t)(grams->count + 1) * sizeof *grams->keys);
   grams->kinds = malloc((size_t)(grams->count + 1) * sizeof *grams->kinds);
   if (!grams->keys || !grams->kinds) return false;
   const uint32_t mask = n == 4 ? UINT32_MAX : (UINT32_C(1) << 8 * n) - 1;
   uint32_t key = 0;
-  for (int64_t i = 0; i < data->train_size; i++) {
-    key = (key << 8 | data->bytes[i]) & mask;
+  for (int64_t i = 0; i < count; i++) {
+    key = (key << 8 | bytes[i]) & mask;
     if (i >= n - 1) grams->keys[i - n + 1] = key;
   }
   for (int digit = 0; digit < n; digit++) {
@@ -65,26 +65,26 @@ static double probability(const ngrams *grams, int n, const uint8_t *at, double 
   return ((double)count + kinds * shorter) / ((double)(end - begin) + kinds);
 }
 
-bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed) {
+bool ngram_nats(const uint8_t *bytes, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed) {
   double *shorter = malloc((size_t)(end - begin) * sizeof *shorter);
-  if (!shorter || data->train_size >= UINT32_MAX) {
+  if (!shorter) {
     free(shorter);
-    return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
+    return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)begin);
   }
   for (int64_t i = 0; i < end - begin; i++) shorter[i] = 1.0 / 256;
   for (int n = 1; n <= NGRAM_ORDERS; n++) {
     ngrams grams = {0};
-    const bool ok = collect(&grams, data, n);
+    const bool ok = collect(&grams, bytes, begin, n);
     double sum = 0;
     for (int64_t i = 0; ok && i < end - begin; i++) {
-      shorter[i] = probability(&grams, n, data->bytes + begin + i, shorter[i]);
+      shorter[i] = probability(&grams, n, bytes + begin + i, shorter[i]);
       sum -= log(shorter[i]);
     }
     free(grams.keys);
     free(grams.kinds);
     if (!ok) {
       free(shorter);
-      return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)data->train_size);
+      return fail_with(failed, "no memory for the n-gram models of %lld bytes", (long long)begin);
     }
     nats[n - 1] = sum / (double)(end - begin);
   }

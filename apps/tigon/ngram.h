@@ -8,12 +8,14 @@
 #ifndef APPS_NGRAM_H
 #define APPS_NGRAM_H
 
-#include "data.h"
+#include <stdint.h>
 
-enum { NGRAM_ORDERS = 4 };
+#include "failure.h"
 
-/* Mean negative log-likelihood in nats of validation bytes [begin, end) for n = 1..4, that is 0 to 3 bytes of context.
- * Context may lie before begin. */
-bool ngram_nats(const text_data *data, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed);
+enum { NGRAM_ORDERS = 4, NGRAM_MOST = 1 << 26 };
+
+/* Fitted on bytes [0, begin), at most NGRAM_MOST of them: mean negative log-likelihood in nats of bytes [begin, end) for
+ * n = 1..4, that is 0 to 3 bytes of context, which may lie before begin. */
+bool ngram_nats(const uint8_t *bytes, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed);
 
 #endif

@@ -11,13 +11,11 @@
 #include "failure.h"
 
 int misuse(const char *command, const char *format, ...) {
-  char text[400];
+  failure clean;
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
+  fail_with_list(&clean, format, arguments);
   va_end(arguments);
-  failure clean;
-  fail_with(&clean, "%s", text);
   fprintf(stderr, "tigon %s: %s (see `tigon %s --help`)\n", command, clean.text, command);
   return EXIT_MISUSED;
 }

@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "checkpoint.h"
+#include "machine.h"
+#include "paths.h"
 
 /* Cuts the file after its last whole line of a step up to `step`. */
 static bool forget_after(progress *p, int64_t step) {
@@ -23,8 +24,9 @@ static bool forget_after(progress *p, int64_t step) {
     if (line[length - 1] != '\n' || !number || strtoll(number + 7, NULL, 10) > step) break;
     keep += length;
   }
+  const bool read = length > 0 || feof(p->metrics); /* not so where memory for a line was missing */
   free(line);
-  return !ferror(p->metrics) && !ftruncate(fileno(p->metrics), keep) && !fseeko(p->metrics, 0, SEEK_END);
+  return read && !ferror(p->metrics) && !ftruncate(fileno(p->metrics), keep) && !fseeko(p->metrics, 0, SEEK_END);
 }
 
 bool progress_open(progress *p, const char *directory, int64_t step, failure *failed) {
@@ -50,8 +52,8 @@ static bool record(progress *p, const step_report *r) {
       fprintf(p->metrics,
               "{\"step\":%lld,\"loss\":%.6f,\"lr\":%.6g,\"grad_norm\":%.6g,\"tokens_per_second\":%.1f,\"balance\":%.5f,"
               "\"busiest_expert\":%.4f,\"tokens\":%lld,\"seconds\":%.3f}\n",
-              (long long)r->step, r->loss, r->rate, r->gradient_norm, (double)r->tokens / r->step_seconds, r->balance,
-              r->busiest, (long long)(r->step * r->tokens), r->seconds);
+              (long long)r->step, r->loss, r->rate, r->gradient_norm, per_second(r->tokens, r->step_seconds),
+              r->balance, r->busiest, (long long)(r->step * r->tokens), r->seconds);
   return written > 0 && !fflush(p->metrics);
 }
 
@@ -71,8 +73,9 @@ static void show(progress *p, const step_report *r) {
 }
 
 bool progress_step(progress *p, const step_report *r, failure *failed) {
-  const double speed = (double)r->tokens / r->step_seconds;
-  const bool first = p->tokens_per_second == 0, last = r->step == r->steps;
+  const double speed = per_second(r->tokens, r->step_seconds);
+  const bool first = !p->begun, last = r->step == r->steps;
+  p->begun = true;
   p->loss = first ? r->loss : 0.9 * p->loss + 0.1 * r->loss;
   p->tokens_per_second = first ? speed : 0.9 * p->tokens_per_second + 0.1 * speed;
   if (first || last || r->seconds - p->shown >= (p->terminal ? 0.2 : 10)) show(p, r);

@@ -25,6 +25,7 @@ typedef struct progress {
   FILE *metrics;
   char path[4096];
   int terminal;                   /* columns, 0: standard error is no terminal */
+  bool begun;                     /* a step was told */
   double shown;                   /* when the line was last printed, in seconds of the run */
   double loss, tokens_per_second; /* running means */
 } progress;

@@ -1,4 +1,4 @@
-/* The end of a run: validation loss beside the text's own n-gram models, as a table and in OUT/summary.json. */
+/* The end of a run: validation loss, of text beside its own n-gram models, as a table and in OUT/summary.json. */
 #ifndef APPS_SUMMARY_H
 #define APPS_SUMMARY_H
 
@@ -6,6 +6,7 @@
 
 #define SUMMARY_NAME "summary.json"
 
-bool summarise(model *m, const run_state *state, const text_data *data, const char *directory, failure *failed);
+/* Scores at most `limit` tokens, the first of the validation split. */
+bool summarise(model *m, const run_state *state, dataset *data, int64_t limit, const char *directory, failure *failed);
 
 #endif

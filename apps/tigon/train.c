@@ -5,10 +5,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "commands.h"
 #include "forward.h"
+#include "machine.h"
 #include "progress.h"
 #include "summary.h"
 
@@ -27,12 +27,6 @@ static void catch_signals(void) {
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
-}
-
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 typedef struct run {
@@ -59,15 +53,15 @@ static double learning_rate(const run *r) {
   return r->state->rate * (floor + (1 - floor) * cosine);
 }
 
-static void fill_batch(run *r) {
-  model *m = &r->m;
+static bool fill_batch(run *r, failure *failed) {
+  const model *m = &r->m;
   for (int64_t row = 0; row < m->batch; row++) {
-    const uint8_t *bytes = sampler_next(&r->source);
-    for (int64_t i = 0; i < m->length; i++) {
-      m->tokens[row * m->length + i] = bytes[i];
-      m->targets[row * m->length + i] = bytes[i + 1];
-    }
+    const int32_t *window = sampler_next(&r->source, failed);
+    if (!window) return false;
+    memcpy(m->tokens + row * m->length, window, (size_t)m->length * sizeof *window);
+    memcpy(m->targets + row * m->length, window + 1, (size_t)m->length * sizeof *window);
   }
+  return true;
 }
 
 static void measure_balance(const model *m, step_report *report) {
@@ -85,7 +79,7 @@ static void measure_balance(const model *m, step_report *report) {
 static bool take_step(run *r, step_report *report, failure *failed) {
   model *m = &r->m;
   const int64_t tokens = m->batch * m->length;
-  fill_batch(r);
+  if (!fill_batch(r, failed)) return false;
   forward(m);
   m->d_loss[0] = 1 / (float)tokens;
   m->d_balance[0] = (float)(r->settings->balance / (double)m->shape->config.layers);
@@ -126,18 +120,18 @@ static bool must_stop(const run *r) {
 
 static bool loop(run *r, failure *failed) {
   run_state *s = r->state;
-  const double before = s->seconds, begin = now();
+  const double before = s->seconds, begin = machine_seconds();
   const int64_t first = s->step;
   while (!must_stop(r) && s->step < s->steps && finished_part(r) < 1) {
     step_report report = {.steps = s->steps, .tokens = s->batch * s->length, .rate = learning_rate(r)};
-    const double start = now();
+    const double start = machine_seconds();
     if (!take_step(r, &report, failed)) return false;
     s->step++;
-    const double end = now();
+    const double end = machine_seconds();
     s->seconds = before + (end - begin);
     report.step = s->step;
     report.seconds = s->seconds;
-    report.step_seconds = fmax(1e-9, end - start);
+    report.step_seconds = end - start;
     report.seconds_left = seconds_left(r, before, first);
     if (!progress_step(&r->shown, &report, failed)) return false;
     if (s->step % r->settings->save_every == 0 && !save(r, failed)) return false;
@@ -145,7 +139,7 @@ static bool loop(run *r, failure *failed) {
   return true;
 }
 
-static bool start(run *r, const checkpoint *from, const text_data *data, failure *failed) {
+static bool start(run *r, const checkpoint *from, dataset *data, failure *failed) {
   const run_state *s = r->state;
   const model_settings settings = {s->batch, s->length, r->settings->threads, true};
   model_shape_init(&r->shape, &s->config);
@@ -159,12 +153,19 @@ static bool start(run *r, const checkpoint *from, const text_data *data, failure
   return progress_open(&r->shown, r->settings->out, s->step, failed);
 }
 
-static void announce(const run *r, const text_data *data) {
+static void announce(const run *r, const dataset *data) {
   const model_config *c = &r->shape.config;
   const run_state *s = r->state;
-  printf("text: %lld bytes (%lld for validation) of %lld file%s", (long long)data->size,
-         (long long)(data->size - data->train_size), (long long)data->files, data->files == 1 ? "" : "s");
-  if (data->skipped) printf(", %lld hidden, binary, empty or unreadable left out", (long long)data->skipped);
+  const bool text = dataset_kind(data) == DATA_TEXT;
+  printf("%s: %lld %s (%lld for validation) of %lld %s%s", data_kind_names[dataset_kind(data)], (long long)data->size,
+         text                     ? "bytes"
+         : data->token_bytes == 2 ? "uint16"
+                                  : "uint32",
+         (long long)(data->size - data->train_size), (long long)data->count, text ? "file" : "shard",
+         data->count == 1 ? "" : "s");
+  if (!text) printf(", vocabulary %lld", (long long)data->vocabulary);
+  if (data->skipped)
+    printf(", %lld %sleft out", (long long)data->skipped, text ? "hidden, binary, empty or unreadable " : "");
   printf(
       "\nmodel: %lld layers of width %lld, %lld heads, %lld experts of %lld (%lld a token), %.2f million parameters\n",
       (long long)c->layers, (long long)c->width, (long long)c->heads, (long long)c->experts, (long long)c->hidden,
@@ -175,19 +176,20 @@ static void announce(const run *r, const text_data *data) {
   fflush(stdout);
 }
 
-static int finish(run *r, const text_data *data, failure *failed) {
+static int finish(run *r, dataset *data, failure *failed) {
   if (must_stop(r) && r->state->step < r->state->steps) {
     fprintf(stderr, "tigon train: %s after step %lld; saved %s/%s, go on with --resume\n",
             caught ? "interrupted" : "stopped", (long long)r->state->step, r->settings->out, CHECKPOINT_NAME);
     return caught ? EXIT_SIGNALLED + (int)caught : EXIT_OK;
   }
   printf("saved %s/%s after step %lld\n", r->settings->out, CHECKPOINT_NAME, (long long)r->state->step);
-  if (r->settings->evaluate && !summarise(&r->m, r->state, data, r->settings->out, failed))
+  if (r->settings->evaluate &&
+      !summarise(&r->m, r->state, data, r->settings->validation_limit, r->settings->out, failed))
     return report("train", failed);
   return EXIT_OK;
 }
 
-int train_run(const train_settings *settings, run_state *state, const checkpoint *from, const text_data *data) {
+int train_run(const train_settings *settings, run_state *state, const checkpoint *from, dataset *data) {
   run r = {.settings = settings, .state = state};
   failure failed;
   bool ok = start(&r, from, data, &failed);

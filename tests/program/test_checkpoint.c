@@ -12,9 +12,11 @@
 #include <cmocka.h>
 
 #include "checkpoint.h"
+#include "paths.h"
 #include "random.h"
 
-static const model_config config = {.layers = 1, .width = 8, .heads = 2, .experts = 2, .top_k = 1, .hidden = 4};
+static const model_config config = {
+    .layers = 1, .width = 8, .heads = 2, .experts = 2, .top_k = 1, .hidden = 4, .vocabulary = 256};
 
 typedef struct fixture {
   char directory[64], path[128];
@@ -49,7 +51,6 @@ static int set_up(void **state) {
     f.m.variance[i] = 1 / (float)(i + 1);
   }
   f.state = (run_state){.config = config,
-                        .vocabulary = VOCABULARY,
                         .step = 12,
                         .at = {3, 4},
                         .batch = 5,
@@ -192,7 +193,12 @@ static const struct {
     {"\"width\":\"8\"", "\"width\":\"9223372036854775807\"", "width: expected"},
     {"\"heads\":\"2\"", "\"heads\":\"16\"", "heads: expected 1 to 8"},
     {"\"top_k\":\"1\"", "\"top_k\":\"3\"", "top_k: expected 1 to 2"},
-    {"\"vocabulary\":\"256\"", "\"vocabulary\":\"257\"", "vocabulary"},
+    {"\"vocabulary\":\"256\"", "\"vocabulary\":\"257\"", "expected 256 for text, got 257"},
+    {"\"vocabulary\":\"256\"", "\"vocabulary\":\"0\"", "\"vocabulary\" is bad"},
+    {"\"vocabulary\":\"256\"", "\"vocabulary\":\"99999999\"", "expected 256"},
+    {"\"data\":\"text\"", "\"data\":\"image\"", "\"data\" is bad"},
+    {"\"data\":\"text\"", "\"data\":0", "\"data\" is missing"},
+    {"\"position\":\"4\"", "\"position\":\"9223372036854775807\"", "\"position\" is bad"},
     {"\"step\":\"12\"", "\"step\":\"-1\"", "\"step\" is bad"},
     {"\"seq\":\"6\"", "\"seq\":\"0\"", "\"seq\" is bad"},
     {"\"lr\":\"0.1", "\"lr\":\"nan", "\"lr\" is bad"},

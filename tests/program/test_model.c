@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -19,9 +20,9 @@
 enum { BATCH = 2, LENGTH = 9, TOKENS = BATCH * LENGTH };
 
 static const model_config configs[] = {
-    {.layers = 2, .width = 16, .heads = 2, .experts = 3, .top_k = 2, .hidden = 8},
-    {.layers = 1, .width = 12, .heads = 3, .experts = 4, .top_k = 1, .hidden = 5},
-    {.layers = 3, .width = 24, .heads = 1, .experts = 1, .top_k = 1, .hidden = 16},
+    {.layers = 2, .width = 16, .heads = 2, .experts = 3, .top_k = 2, .hidden = 8, .vocabulary = 256},
+    {.layers = 1, .width = 12, .heads = 3, .experts = 4, .top_k = 1, .hidden = 5, .vocabulary = 97},
+    {.layers = 3, .width = 24, .heads = 1, .experts = 1, .top_k = 1, .hidden = 16, .vocabulary = 300},
 };
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
@@ -37,8 +38,8 @@ static void create(model *m, model_shape *shape, const model_config *config, boo
 static void fill(model *m, uint64_t seed) {
   random_stream random = random_open(seed, 1);
   for (int64_t i = 0; i < m->batch * m->length; i++) {
-    m->tokens[i] = (int32_t)random_below(&random, VOCABULARY);
-    m->targets[i] = (int32_t)random_below(&random, VOCABULARY);
+    m->tokens[i] = (int32_t)random_below(&random, (uint64_t)m->shape->config.vocabulary);
+    m->targets[i] = (int32_t)random_below(&random, (uint64_t)m->shape->config.vocabulary);
   }
 }
 
@@ -157,11 +158,11 @@ static void backward_twice_is_the_same(void **state) {
   model_destroy(&m);
 }
 
-/* Log-probability of a byte from logits. */
-static double log_probability(const float *logits, int32_t byte) {
+/* Log-probability of a token from logits. */
+static double log_probability(const float *logits, int64_t vocabulary, int32_t token) {
   double sum = 0;
-  for (int i = 0; i < VOCABULARY; i++) sum += exp((double)logits[i]);
-  return (double)logits[byte] - log(sum);
+  for (int i = 0; i < vocabulary; i++) sum += exp((double)logits[i]);
+  return (double)logits[token] - log(sum);
 }
 
 static void decoding_agrees_with_training(void **state) {
@@ -179,11 +180,26 @@ static void decoding_agrees_with_training(void **state) {
       one.tokens[0] = all.tokens[t];
       forward(&one);
       assert_null(one.failed_op);
-      assert_float_equal(-log_probability(one.next_logits, all.targets[t]), all.loss[t], 2e-4);
+      assert_float_equal(-log_probability(one.next_logits, shape.config.vocabulary, all.targets[t]), all.loss[t], 2e-4);
     }
     model_destroy(&one);
     model_destroy(&all);
   }
+}
+
+/* The bytes as data, through a file. */
+static void open_bytes(dataset *data, const uint8_t *bytes, size_t size, int64_t train_size) {
+  char path[] = "/tmp/tigon_model_XXXXXX", *paths[] = {path, NULL};
+  const int descriptor = mkstemp(path);
+  assert_true(descriptor >= 0 && write(descriptor, bytes, size) == (ssize_t)size);
+  close(descriptor);
+  const text_list list = {paths, 1}, none = {0};
+  failure failed;
+  int32_t first;
+  if (!dataset_open(data, &list, &none, 0, &failed)) fail_msg("%s", failed.text);
+  assert_true(dataset_read(data, 0, 1, &first, &failed)); /* which keeps the file open */
+  data->train_size = train_size;
+  unlink(path);
 }
 
 /* Validation counts every byte of the split once: a model without opinion needs log 256 nats for each. */
@@ -192,15 +208,17 @@ static void validation_counts_every_byte_once(void **state) {
   uint8_t bytes[3000];
   for (int i = 0; i < 3000; i++) bytes[i] = (uint8_t)(i * 7);
   for (int64_t train_size = 2000; train_size < 3000; train_size += 37) {
-    const text_data data = {.bytes = bytes, .size = 3000, .train_size = train_size};
+    dataset data;
+    open_bytes(&data, bytes, sizeof bytes, train_size);
     model m;
     model_shape shape;
     create(&m, &shape, &configs[0], true, 3, 40);
-    memset(m.weights + model_parameter(&shape, -1, OUTPUT)->offset, 0, VOCABULARY * 16 * sizeof(float));
+    memset(m.weights + model_parameter(&shape, -1, OUTPUT)->offset, 0, 256 * 16 * sizeof(float));
     double nats;
     failure failed;
-    assert_true(evaluate(&m, &data, &nats, &failed));
+    assert_true(evaluate(&m, &data, data.size, &nats, &failed));
     assert_float_equal(nats, log(256), 1e-5);
+    dataset_close(&data);
     model_destroy(&m);
   }
 }
@@ -211,20 +229,22 @@ static void validation_reads_the_right_targets(void **state) {
   uint8_t bytes[64];
   random_stream random = random_open(1, 2);
   for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)random_below(&random, 256);
-  const text_data data = {.bytes = bytes, .size = 64, .train_size = 40};
+  dataset data;
+  open_bytes(&data, bytes, sizeof bytes, 40);
   model m, one;
   model_shape shape;
   create(&m, &shape, &configs[0], true, 2, 32); /* its first 8 tokens are context: one window holds all 24 bytes */
   create(&one, &shape, &configs[0], false, 1, 1);
   double nats, expected = 0;
   failure failed;
-  assert_true(evaluate(&m, &data, &nats, &failed));
+  assert_true(evaluate(&m, &data, data.size, &nats, &failed));
   for (int at = 31; at < 63; at++) {
     one.tokens[0] = bytes[at];
     forward(&one);
-    if (at + 1 >= 40) expected -= log_probability(one.next_logits, bytes[at + 1]) / 24;
+    if (at + 1 >= 40) expected -= log_probability(one.next_logits, shape.config.vocabulary, bytes[at + 1]) / 24;
   }
   assert_float_equal(nats, expected, 1e-4);
+  dataset_close(&data);
   model_destroy(&one);
   model_destroy(&m);
 }
