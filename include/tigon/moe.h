@@ -8,12 +8,21 @@
  *     y = down_e a                          (D)       rounded to x's dtype
  *     out_t = sum over the token's routes in order of j of s * y, in fp32, rounded once to out's dtype
  *
- * Shapes: x, out (T, D); topk_ids (T, k) int32 or int64; topk_weights (T, k) float32, float16 or bfloat16; gate and up
- * (E, I, D) as a pair, or gate_up (E, 2I, D) packed, gate rows first; down (E, D, I). The expert stride of weights is
- * free, as is their row stride. 1 <= k <= 32, 1 <= E <= 4096, 0 <= T < 2^31.
+ * With weights_on_input (Llama 4) the weight scales what the expert reads: x' = s * x_t, rounded to x's dtype, takes the
+ * place of x_t, and out_t is the sum of y.
+ *
+ * Shapes: x, out (T, D); topk_ids (T, k) int32 or int64; topk_weights (T, k) float32, float16 or bfloat16; weights as
+ * weight_layout says. The expert stride of weights is free, as is their row stride. 1 <= k <= 32, 1 <= E <= 4096,
+ * 0 <= T < 2^31.
  * ids < 0 are skipped; ids >= E are skipped too and noted in the context's record. The same expert twice in one token
- * counts twice. A token without a valid id gets 0. Every route is computed: there is no capacity and nothing is dropped.
+ * counts twice. A token without a valid id gets 0. Every route is computed: there is no capacity and nothing is dropped,
+ * unless the caller sets row_limit.
  * dtypes: x, weights and out each float32, float16 or bfloat16.
+ *
+ * row_limit bounds the routes that are computed, and with them workspace and saved block. Routes with a valid id are
+ * counted in the order of their index t * k + j; those past the limit are treated like skipped ones, in forward and in
+ * backward, and the context's record gets TIGON_WORKSPACE with argument "row_limit", the index of the first such route,
+ * and as value the limit that would have been enough. Of a bad id and the limit the one at the lower index is noted.
  */
 #ifndef TIGON_MOE_H
 #define TIGON_MOE_H
@@ -25,38 +34,57 @@
 extern "C" {
 #endif
 
+/* How the weight tensors lie in memory. They are read in place, and gradients are written in the same layout. The bits of
+ * all results are the same for both. */
+typedef enum tigon_moe_weight_layout {
+  TIGON_MOE_LAYOUT_ROWS = 0,       /* gate, up (E, I, D); gate_up (E, 2I, D), gate rows first; down (E, D, I) */
+  TIGON_MOE_LAYOUT_TRANSPOSED = 1, /* gate, up (E, D, I); gate_up (E, D, 2I), gate columns first; down (E, I, D) */
+  /* Gate and up in turns: refused with TIGON_UNSUPPORTED. Rows in turns, (E, 2I, D), need no copy: pass the pair gate and
+   * up with twice the row stride, up one row further. Columns in turns, (E, D, 2I), are copied apart once. */
+  TIGON_MOE_LAYOUT_INTERLEAVED = 2
+} tigon_moe_weight_layout;
+
 typedef struct tigon_moe_args {
   uint32_t size;
   const DLTensor *x;            /* (T, D) */
   const DLTensor *topk_ids;     /* (T, k) */
   const DLTensor *topk_weights; /* (T, k) */
-  const DLTensor *gate;         /* (E, I, D), or NULL with gate_up */
-  const DLTensor *up;           /* (E, I, D), or NULL with gate_up */
-  const DLTensor *gate_up;      /* (E, 2I, D), or NULL with gate and up */
-  const DLTensor *down;         /* (E, D, I) */
-  DLTensor *out;                /* (T, D) */
-  void *saved;                  /* 64-byte aligned block for backward, or NULL: nothing is kept */
-  uint64_t saved_bytes;         /* at least tigon_moe_saved's answer */
-  int64_t expert_begin;         /* first global expert of this shard; 0 in this version */
-  const tigon_team *team;       /* NULL */
+  const DLTensor *gate;         /* NULL with gate_up */
+  const DLTensor *up;           /* NULL with gate_up */
+  const DLTensor *gate_up;      /* NULL with gate and up */
+  const DLTensor *down;
+  DLTensor *out;            /* (T, D) */
+  void *saved;              /* 64-byte aligned block for backward, or NULL: nothing is kept */
+  uint64_t saved_bytes;     /* at least tigon_moe_saved's answer */
+  int64_t expert_begin;     /* first global expert of this shard; 0 in this version */
+  const tigon_team *team;   /* NULL */
+  int32_t weight_layout;    /* tigon_moe_weight_layout */
+  int32_t weights_on_input; /* 1: topk_weights scale x and not y */
+  int64_t row_limit;        /* most routes that are computed; 0: T * k */
 } tigon_moe_args;
 
 TIGON_API tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *args);
 TIGON_API tigon_status tigon_moe_workspace(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
-/* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * T * k elements of x's dtype, and
- * what the backend keeps of its row plan (the CPU: nothing). It is unchanged by backward and belongs to one forward call
- * with these ids. */
+/* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * min(T * k, row_limit) elements of
+ * x's dtype, and what the backend keeps of its row plan (the CPU: nothing). It is unchanged by backward and belongs to one
+ * forward call with these ids and this row_limit. */
 TIGON_API tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 
 /*
  * Gradients. Per route, with da' = down_e^T dout_t in fp32, a from the saved (or recomputed) g and u, rounded as in
- * forward:
+ * forward. A route that forward skipped, past row_limit too, has d_topk_weights 0 and no part in the others.
  *
- *     d_topk_weights[t, j] = <da', a>          (the router gradient needs no saved y; a skipped route gets 0)
+ *     d_topk_weights[t, j] = <da', a>          (the router gradient needs no saved y)
  *     da = s da'     du = da * silu(g)     dg = da * u * sigma(g) (1 + g (1 - sigma(g)))     dg, du rounded to x's dtype
  *     d_down_e = sum dout_t (s a)^T     s a rounded to x's dtype
  *     dx_row = gate_e^T dg + up_e^T du  rounded to x's dtype; dx_t = their sum over routes in order of j, in fp32
  *     d_gate_e = sum dg x_t^T           d_up_e = sum du x_t^T
+ *
+ * With weights_on_input, da = da' and a stands for s a, x' for x_t in the last line, and with the rounded dx_row, which is
+ * the gradient of x':
+ *
+ *     d_topk_weights[t, j] = <dx_row, x_t> in fp32 (so also where s = 0)
+ *     dx_t = sum of s * dx_row
  *
  * Weight gradients are summed in fp32 over all rows of the expert and rounded once. An expert without rows gets 0 (or
  * keeps its values with accumulate_weight_gradients). Backward twice gives the same answer twice.
@@ -76,12 +104,15 @@ typedef struct tigon_moe_backward_args {
   uint64_t saved_bytes;
   DLTensor *dx;             /* (T, D); each of these NULL: not wanted */
   DLTensor *d_topk_weights; /* (T, k) */
-  DLTensor *d_gate;         /* (E, I, D); with gate and up */
+  DLTensor *d_gate;         /* shaped like gate; with gate and up */
   DLTensor *d_up;
-  DLTensor *d_gate_up; /* (E, 2I, D); with gate_up */
-  DLTensor *d_down;    /* (E, D, I) */
+  DLTensor *d_gate_up; /* shaped like gate_up; with gate_up */
+  DLTensor *d_down;    /* shaped like down */
   int64_t expert_begin;
   const tigon_team *team;
+  int32_t weight_layout; /* this and the next members as in forward */
+  int32_t weights_on_input;
+  int64_t row_limit;
 } tigon_moe_backward_args;
 
 TIGON_API tigon_status tigon_moe_backward(const tigon_exec *exec, const tigon_moe_backward_args *args);
@@ -91,30 +122,50 @@ TIGON_API tigon_status tigon_moe_backward_workspace(const tigon_exec *exec, cons
 /*
  * Router. Scores in fp32: p = softmax(logits) over experts, or p = sigmoid(logits).
  *
- *     topk_ids[t]     = the k experts with the largest logits in falling order, ties to the lowest id
- *     topk_weights    = p of those experts; with renormalize, divided by their sum (0 where that sum is 0)
+ *     topk_ids[t]     = the k best experts in falling order, ties to the lowest id
+ *     topk_weights    = p of those experts; with renormalize, divided by their sum (0 where that sum is 0); then times
+ *                       routed_scale
  *     counts_e        = number of routes to expert e
  *     balance_loss    = E * sum_e f_e P_e,  f_e = counts_e / (T k),  P_e = mean over tokens of p_te (sigmoid: of
  *                       p_te / sum_e p_te)                    (Switch Transformer, Fedus et al., 2021); 0 when T = 0
+ *     z_loss          = mean over tokens of logsumexp(logits_t)^2     (ST-MoE, Zoph et al., 2022); 0 when T = 0
  *
- * A NaN logit is never selected and counts as probability 0; a token with fewer than k other logits has id -1 and weight
- * 0 in the places left. Softmax over a row with +Inf gives the Inf columns equal shares of 1; -Inf has p = 0, also in a row
- * with nothing above it. p below 2^-126 is 0.
+ * Best are the experts with the largest logits. With selection_bias they are those with the largest b_e = p_e + bias_e in
+ * fp32; the bias has a say in the choice alone, the weights stay p (DeepSeek-V3). It has no gradient.
+ * With n_group > 1 the experts form n_group equal groups of neighbours, and only those of the topk_group best groups may be
+ * chosen (ties to the lowest group). A group's score is the sum in fp32 of its group_top largest b_e (p_e without a bias)
+ * from the largest on, of all it has where it has fewer. group_top = 0 stands for 2 with selection_bias (DeepSeek-V3; 1
+ * where a group has one expert), else for 1. With group_top 1 and no bias, groups are ordered by their largest logit
+ * (DeepSeek-V2).
+ *
+ * A NaN logit is never selected and counts as probability 0; so an expert with a NaN bias is never selected, but its p
+ * counts. A token with fewer than k experts to select has id -1 and weight 0 in the places left. Softmax over a row with
+ * +Inf gives the Inf columns equal shares of 1; -Inf has p = 0, also in a row with nothing above it. p below 2^-126 is 0.
+ * A bias of +Inf puts its expert first and its group's score at +Inf; -Inf puts the expert last. A group without an expert
+ * to select comes last. A token whose logsumexp is not finite (+Inf in its row, or nothing above -Inf) adds 0 to the sum in
+ * z_loss, and NaN logits have no part in it.
  * Shapes: logits (T, E) float32, float16 or bfloat16; topk_ids (T, k) int32 or int64; topk_weights (T, k) float32;
- * counts (E) int32 or int64; balance_loss (1) float32. 1 <= k <= min(32, E), E <= 4096.
+ * counts (E) int32 or int64; balance_loss and z_loss (1) float32; selection_bias (E) float32. 1 <= k <= min(32, E), E <=
+ * 4096, n_group divides E, topk_group <= n_group, k <= topk_group * E / n_group, group_top <= min(32, E / n_group).
  */
 typedef enum tigon_moe_score { TIGON_MOE_SOFTMAX = 0, TIGON_MOE_SIGMOID = 1 } tigon_moe_score;
 
 typedef struct tigon_moe_route_args {
   uint32_t size;
-  int32_t score;          /* tigon_moe_score */
-  int32_t renormalize;    /* 1: the weights of a token sum to 1 */
-  const DLTensor *logits; /* (T, E) */
-  DLTensor *topk_ids;     /* (T, k): k comes from its shape */
-  DLTensor *topk_weights; /* (T, k) */
-  DLTensor *counts;       /* NULL, or (E) */
-  DLTensor *balance_loss; /* NULL, or (1) */
-  const tigon_team *team; /* NULL */
+  int32_t score;                  /* tigon_moe_score */
+  int32_t renormalize;            /* 1: the weights of a token sum to 1 */
+  const DLTensor *logits;         /* (T, E) */
+  DLTensor *topk_ids;             /* (T, k): k comes from its shape */
+  DLTensor *topk_weights;         /* (T, k) */
+  DLTensor *counts;               /* NULL, or (E) */
+  DLTensor *balance_loss;         /* NULL, or (1) */
+  const tigon_team *team;         /* NULL */
+  const DLTensor *selection_bias; /* NULL, or (E) float32 */
+  int32_t n_group;                /* 0 and 1: no groups */
+  int32_t topk_group;             /* without groups 0 or 1 */
+  int32_t group_top;              /* experts whose scores make a group's; 0: see above */
+  float routed_scale;             /* finite; 0: 1 */
+  DLTensor *z_loss;               /* NULL, or (1) */
 } tigon_moe_route_args;
 
 TIGON_API tigon_status tigon_moe_route(const tigon_exec *exec, const tigon_moe_route_args *args);
@@ -122,11 +173,13 @@ TIGON_API tigon_status tigon_moe_route_workspace(const tigon_exec *exec, const t
                                                  uint64_t *bytes);
 
 /*
- * Gradient of the logits given those of topk_weights and balance_loss; f_e is a constant, counted from topk_ids.
+ * Gradient of the logits given those of topk_weights, balance_loss and z_loss; the choice of experts and f_e are constants,
+ * taken from topk_ids. c = routed_scale, w_i = c p_i / sum p with renormalize.
  *
- *     dp_e     = sum over j with topk_ids[t, j] = e of dw_j; with renormalize of (dw_j - sum_i dw_i w_i) / sum_i p_i
+ *     dp_e     = c * sum over j with topk_ids[t, j] = e of dw_j; with renormalize c (dw_j - sum_i dw_i p_i / sum p) / sum p
  *     dp_e    += c_e, c_e = d_balance_loss E f_e / T (sigmoid: (c_e - sum_i c_i q_i) / sum_i p_i with q = p / sum p)
  *     dlogit_e = p_e (dp_e - sum_i p_i dp_i), or for sigmoid dp_e p_e (1 - p_e)
+ *     dlogit_e += d_z_loss 2 logsumexp(logits_t) softmax(logits_t)_e / T, for both scores; 0 where the former is not finite
  */
 typedef struct tigon_moe_route_backward_args {
   uint32_t size;
@@ -138,6 +191,9 @@ typedef struct tigon_moe_route_backward_args {
   const DLTensor *d_balance_loss; /* (1) float32; NULL = 0 */
   DLTensor *d_logits;             /* (T, E) float32, float16 or bfloat16 */
   const tigon_team *team;         /* NULL */
+  const DLTensor *d_z_loss;       /* (1) float32; NULL = 0 */
+  float routed_scale;             /* as in forward */
+  int32_t reserved;               /* 0 */
 } tigon_moe_route_backward_args;
 
 TIGON_API tigon_status tigon_moe_route_backward(const tigon_exec *exec, const tigon_moe_route_backward_args *args);

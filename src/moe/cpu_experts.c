@@ -25,6 +25,53 @@ INLINE void store_n(void *to, tigon_kind kind, int64_t i, int64_t n, vf v) {
     vf_store_part(to, kind, i, n, v);
 }
 
+/* --- weights on the input --------------------------------------------------------------------------------------- */
+
+INLINE float weight_of_row(const tigon_moe_problem *p, const tigon_moe_blocks *b, int64_t row) {
+  return tigon_load(tigon_at(&p->weights, b->plan.row_token[row]), p->weights.kind, b->plan.row_choice[row]);
+}
+
+INLINE void scale_rows(const tigon_moe_problem *p, const tigon_moe_blocks *b, tigon_kind kind, int64_t begin,
+                       int64_t end) {
+  for (int64_t r = begin; r < end; r++) {
+    const char *from = tigon_at(&p->x, b->plan.row_token[r]);
+    void *to = row_to(b->x, kind, r, p->width);
+    const vf s = vf_set(weight_of_row(p, b, r));
+    for (int64_t i = 0; i < p->width; i += VF_LANES)
+      store_n(to, kind, i, p->width - i, s * load_n(from, kind, i, p->width - i));
+  }
+}
+
+void TIGON_ISA_FN(tigon_moe_scale_input)(const tigon_moe_problem *p, const tigon_moe_blocks *b, int64_t begin,
+                                         int64_t end) {
+  switch (p->x.kind) {
+  case TIGON_BF16:
+    scale_rows(p, b, TIGON_BF16, begin, end);
+    break;
+  case TIGON_F16:
+    scale_rows(p, b, TIGON_F16, begin, end);
+    break;
+  default:
+    scale_rows(p, b, TIGON_F32, begin, end);
+    break;
+  }
+}
+
+/* The rows of dx lie in fp32; they are rounded to x's dtype here. */
+void TIGON_ISA_FN(tigon_moe_input_dots)(const tigon_moe_problem *p, const tigon_moe_blocks *b,
+                                        const tigon_view *d_weights, int64_t begin, int64_t end) {
+  const tigon_kind kind = p->x.kind;
+  for (int64_t r = begin; r < end; r++) {
+    const int64_t t = b->plan.row_token[r];
+    const char *x = tigon_at(&p->x, t);
+    const float *dx = b->wide + r * p->width;
+    vf dot = vf_set(0.0f);
+    for (int64_t i = 0; i < p->width; i += VF_LANES)
+      dot += vf_round_to(kind, load_n(dx, TIGON_F32, i, p->width - i)) * load_n(x, kind, i, p->width - i);
+    tigon_store(tigon_at(d_weights, t), d_weights->kind, b->plan.row_choice[r], vf_sum(dot));
+  }
+}
+
 /* --- activation ------------------------------------------------------------------------------------------------- */
 
 INLINE void swiglu_row(const void *h, void *a, tigon_kind kind, int64_t inner) {
@@ -90,15 +137,15 @@ INLINE float swiglu_backward_row(const backward_row *row, tigon_kind kind) {
 INLINE void swiglu_backward_rows(const tigon_moe_problem *p, const tigon_moe_blocks *b, const tigon_moe_gradients *g,
                                  tigon_kind kind, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) {
-    const int64_t t = b->plan.row_token[r], j = b->plan.row_choice[r];
     const backward_row row = {.h = row_at(b->h, kind, r, 2 * p->inner),
                               .da = b->wide ? b->wide + r * p->inner : NULL,
                               .dh = b->dh ? row_to(b->dh, kind, r, 2 * p->inner) : NULL,
                               .weighted = b->a ? row_to(b->a, kind, r, p->inner) : NULL,
-                              .s = tigon_load(tigon_at(&p->weights, t), p->weights.kind, j),
+                              .s = p->on_input ? 1.0f : weight_of_row(p, b, r),
                               .inner = p->inner};
     const float dot = swiglu_backward_row(&row, kind);
-    if (tigon_present(&g->d_weights)) tigon_store(tigon_at(&g->d_weights, t), g->d_weights.kind, j, dot);
+    if (tigon_present(&g->d_weights) && !p->on_input)
+      tigon_store(tigon_at(&g->d_weights, b->plan.row_token[r]), g->d_weights.kind, b->plan.row_choice[r], dot);
   }
 }
 
@@ -119,7 +166,7 @@ void TIGON_ISA_FN(tigon_moe_swiglu_backward)(const tigon_moe_problem *p, const t
 
 /* --- sums over a token's routes --------------------------------------------------------------------------------- */
 
-/* The rows of one token in order of j. */
+/* The rows of one token in order of j. A weight is 1 where the sum is not weighted. */
 typedef struct token_rows {
   const void *row[TIGON_MOE_MAX_CHOICES];
   float weight[TIGON_MOE_MAX_CHOICES];
@@ -127,13 +174,13 @@ typedef struct token_rows {
 } token_rows;
 
 INLINE void find_rows(token_rows *rows, const tigon_moe_problem *p, const tigon_moe_plan *plan, const void *buffer,
-                      tigon_kind kind, int64_t token) {
+                      tigon_kind kind, bool weighted, int64_t token) {
   rows->count = 0;
   for (int64_t j = 0; j < p->choices; j++) {
     const int64_t r = plan->row_of[token * p->choices + j];
     if (r < 0) continue;
     rows->row[rows->count] = row_at(buffer, kind, r, p->width);
-    rows->weight[rows->count++] = tigon_load(tigon_at(&p->weights, token), p->weights.kind, j);
+    rows->weight[rows->count++] = weighted ? tigon_load(tigon_at(&p->weights, token), p->weights.kind, j) : 1.0f;
   }
 }
 
@@ -141,7 +188,7 @@ INLINE void combine_tokens(const tigon_moe_problem *p, const tigon_moe_blocks *b
                            tigon_kind kind, int64_t begin, int64_t end) {
   token_rows rows;
   for (int64_t t = begin; t < end; t++) {
-    find_rows(&rows, p, &b->plan, b->y, kind, t);
+    find_rows(&rows, p, &b->plan, b->y, kind, !p->on_input, t);
     for (int64_t i = 0; i < p->width; i += VF_LANES) {
       vf sum = vf_set(0.0f);
       for (int j = 0; j < rows.count; j++) sum += vf_set(rows.weight[j]) * load_n(rows.row[j], kind, i, p->width - i);
@@ -170,11 +217,11 @@ void TIGON_ISA_FN(tigon_moe_combine_dx)(const tigon_moe_problem *p, const tigon_
                                         int64_t begin, int64_t end) {
   token_rows rows;
   for (int64_t t = begin; t < end; t++) {
-    find_rows(&rows, p, &b->plan, b->wide, TIGON_F32, t);
+    find_rows(&rows, p, &b->plan, b->wide, TIGON_F32, p->on_input, t);
     for (int64_t i = 0; i < p->width; i += VF_LANES) {
       vf sum = vf_set(0.0f);
       for (int j = 0; j < rows.count; j++)
-        sum += vf_round_to(p->x.kind, load_n(rows.row[j], TIGON_F32, i, p->width - i));
+        sum += vf_set(rows.weight[j]) * vf_round_to(p->x.kind, load_n(rows.row[j], TIGON_F32, i, p->width - i));
       store_n(tigon_at(dx, t), dx->kind, i, p->width - i, sum);
     }
   }

@@ -1,7 +1,9 @@
 /*
- * The router on the CPU, one row of logits at a time: scores in fp32, the k best from the maxima of groups of experts, and
- * the gradient through scores, renormalisation and balance loss.
+ * The router on the CPU, one row of logits at a time: scores in fp32, the k best from the maxima of blocks of experts, and
+ * the gradient through scores, renormalisation, balance loss and z loss.
  */
+#include <math.h>
+
 #include "base/vec.h"
 #include "moe/backend.h"
 
@@ -9,7 +11,9 @@
 typedef struct route_row {
   _Alignas(64) float logit[TIGON_MOE_MAX_EXPERTS]; /* NaN past the end */
   _Alignas(64) float p[TIGON_MOE_MAX_EXPERTS];     /* 0 past the end */
+  _Alignas(64) float other[TIGON_MOE_MAX_EXPERTS]; /* softmax beside sigmoid, for the z loss; scores that choose */
   float p_total;                                   /* sum of p; sigmoid only */
+  double log_sum;                                  /* logsumexp of the logits; with a z loss only */
 } route_row;
 
 static int64_t padded(int64_t experts) { return (experts + VF_LANES - 1) / VF_LANES * VF_LANES; }
@@ -35,24 +39,26 @@ static float sum_of(const float *values, int64_t n) {
   return vf_sum(total);
 }
 
-/* p = softmax of what is not NaN. With +Inf its columns share 1; without anything above -Inf all p are 0. */
-static void softmax(route_row *row, int64_t n) {
-  const float most = largest(row->logit, n);
+/* p = softmax of what is not NaN. With +Inf its columns share 1; without anything above -Inf all p are 0. Returns the
+ * logsumexp if it is wanted. */
+static double softmax(const float *logit, float *p, int64_t n, bool want_log_sum) {
+  const float most = largest(logit, n);
   const vf infinite = vf_set(__builtin_inff());
   for (int64_t e = 0; e < n; e += VF_LANES) {
-    const vf x = vf_load(row->logit + e);
-    vf p;
+    const vf x = vf_load(logit + e);
+    vf share;
     if (most == __builtin_inff())
-      p = vf_select(x == infinite, vf_set(1.0f), vf_set(0.0f));
+      share = vf_select(x == infinite, vf_set(1.0f), vf_set(0.0f));
     else if (most == -__builtin_inff())
-      p = vf_set(0.0f);
+      share = vf_set(0.0f);
     else
-      p = vf_select(x == x, vf_exp(x - vf_set(most)), vf_set(0.0f));
-    vf_store(row->p + e, p);
+      share = vf_select(x == x, vf_exp(x - vf_set(most)), vf_set(0.0f));
+    vf_store(p + e, share);
   }
-  const float total = sum_of(row->p, n);
+  const float total = sum_of(p, n);
   const vf divisor = vf_set(total > 0.0f ? total : 1.0f);
-  for (int64_t e = 0; e < n; e += VF_LANES) vf_store(row->p + e, flushed(vf_load(row->p + e) / divisor));
+  for (int64_t e = 0; e < n; e += VF_LANES) vf_store(p + e, flushed(vf_load(p + e) / divisor));
+  return want_log_sum ? (double)most + log((double)total) : 0;
 }
 
 static void sigmoid(route_row *row, int64_t n) {
@@ -70,70 +76,136 @@ static void load_row(route_row *row, const tigon_moe_router *r, int64_t token) {
   const int64_t n = padded(r->experts);
   tigon_load_row(row->logit, tigon_at(&r->logits, token), r->logits.kind, r->experts);
   for (int64_t e = r->experts; e < n; e++) row->logit[e] = __builtin_nanf("");
-  if (r->sigmoid)
-    sigmoid(row, n);
-  else
-    softmax(row, n);
+  const bool want_log_sum = r->z_sum || tigon_present(&r->d_z_loss);
+  if (!r->sigmoid || want_log_sum)
+    row->log_sum = softmax(row->logit, r->sigmoid ? row->other : row->p, n, want_log_sum);
+  if (r->sigmoid) sigmoid(row, n);
 }
 
 /* --- top-k ------------------------------------------------------------------------------------------------------ */
 
-/* The chosen experts in falling order of their logits. */
+/* The chosen experts, the best first. */
 typedef struct best_list {
   int32_t id[TIGON_MOE_MAX_CHOICES];
   int count;
 } best_list;
 
-enum { GROUP = 64 };
+enum { BLOCK = 64 };
 
-/* Integers in the order of the logits. What may not be chosen (NaN, past the end, already chosen) is the least. */
+/* Integers in the order of the values. What may not be taken (NaN, past the end, already taken) is the least. */
 typedef struct key_row {
   _Alignas(64) int32_t key[TIGON_MOE_MAX_EXPERTS];
-  int32_t most[TIGON_MOE_MAX_EXPERTS / GROUP]; /* of each group */
+  int32_t most[TIGON_MOE_MAX_EXPERTS / BLOCK]; /* of each block */
+  int64_t blocks;
 } key_row;
 
-static int32_t group_most(const int32_t *key) {
+static int32_t block_most(const int32_t *key) {
   int32_t most = key[0];
-  for (int i = 1; i < GROUP; i++) most = key[i] > most ? key[i] : most;
+  for (int i = 1; i < BLOCK; i++) most = key[i] > most ? key[i] : most;
   return most;
 }
 
 static int32_t first_equal(const int32_t *key, int32_t value) {
-  int32_t first = GROUP;
-  for (int32_t i = 0; i < GROUP; i++) {
-    const int32_t here = key[i] == value ? i : GROUP;
+  int32_t first = BLOCK;
+  for (int32_t i = 0; i < BLOCK; i++) {
+    const int32_t here = key[i] == value ? i : BLOCK;
     first = here < first ? here : first;
   }
   return first;
 }
 
-static int64_t fill_keys(key_row *keys, const float *logit, int64_t experts) {
-  const int64_t n = padded(experts), groups = (experts + GROUP - 1) / GROUP;
-  for (int64_t e = 0; e < n; e += VF_LANES) {       /* NaN past the end */
-    const vf x = vf_load(logit + e) + vf_set(0.0f); /* -0 equals 0 */
+/* value is NaN from `count` on to the end of the last vector. */
+static void fill_keys(key_row *keys, const float *value, int64_t count) {
+  const int64_t n = padded(count);
+  keys->blocks = (count + BLOCK - 1) / BLOCK;
+  for (int64_t e = 0; e < n; e += VF_LANES) {
+    const vf x = vf_load(value + e) + vf_set(0.0f); /* -0 equals 0 */
     const vi bits = (vi)x, least = (vi){0} + INT32_MIN;
     const vi key = bits ^ (bits >> 31 & 0x7fffffff), usable = x == x;
     const vi kept = (usable & key) | (~usable & least);
     memcpy(keys->key + e, &kept, sizeof kept);
   }
-  for (int64_t e = n; e < groups * GROUP; e++) keys->key[e] = INT32_MIN;
-  for (int64_t g = 0; g < groups; g++) keys->most[g] = group_most(keys->key + g * GROUP);
-  return groups;
+  for (int64_t e = n; e < keys->blocks * BLOCK; e++) keys->key[e] = INT32_MIN;
+  for (int64_t b = 0; b < keys->blocks; b++) keys->most[b] = block_most(keys->key + b * BLOCK);
 }
 
-/* Takes the largest key k times: the first group that has it, the first expert in it. */
-static void find_best(best_list *best, key_row *keys, const float *logit, int64_t experts, int64_t choices) {
-  const int64_t groups = fill_keys(keys, logit, experts);
-  for (best->count = 0; best->count < choices; best->count++) {
-    int64_t g = 0;
-    for (int64_t i = 1; i < groups; i++)
-      if (keys->most[i] > keys->most[g]) g = i;
-    if (keys->most[g] == INT32_MIN) return;
-    int32_t *key = keys->key + g * GROUP;
-    const int32_t at = first_equal(key, keys->most[g]);
-    best->id[best->count] = (int32_t)(g * GROUP) + at;
-    key[at] = INT32_MIN;
-    keys->most[g] = group_most(key);
+/* Takes the largest: the first block that has it, the first in it. -1: none is left. */
+static int64_t take_best(key_row *keys) {
+  int64_t b = 0;
+  for (int64_t i = 1; i < keys->blocks; i++)
+    if (keys->most[i] > keys->most[b]) b = i;
+  if (keys->most[b] == INT32_MIN) return -1;
+  int32_t *key = keys->key + b * BLOCK;
+  const int32_t at = first_equal(key, keys->most[b]);
+  key[at] = INT32_MIN;
+  keys->most[b] = block_most(key);
+  return b * BLOCK + at;
+}
+
+/* --- groups and selection bias ---------------------------------------------------------------------------------- */
+
+static void fill_nan(float *values, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i++) values[i] = __builtin_nanf("");
+}
+
+/* Sum of the `top` largest of n scores from the largest on; NaN where all are NaN. */
+static float group_score(const float *score, int64_t n, int top) {
+  float best[TIGON_MOE_MAX_CHOICES];
+  int count = 0;
+  for (int64_t e = 0; e < n; e++) {
+    const float v = score[e];
+    if (v != v || (count == top && !(v > best[count - 1]))) continue;
+    int at = count < top ? count++ : count - 1;
+    for (; at > 0 && v > best[at - 1]; at--) best[at] = best[at - 1];
+    best[at] = v;
+  }
+  float sum = count ? best[0] : __builtin_nanf("");
+  for (int i = 1; i < count && sum < __builtin_inff(); i++) sum += best[i];
+  return sum;
+}
+
+/* Makes the values of experts outside the chosen groups NaN. */
+static void close_groups(float *value, const float *score, const tigon_moe_router *r, key_row *keys) {
+  const int64_t size = r->experts / r->groups;
+  _Alignas(64) float group[TIGON_MOE_MAX_EXPERTS];
+  bool open[TIGON_MOE_MAX_EXPERTS];
+  for (int64_t g = 0; g < r->groups; g++) {
+    group[g] = group_score(score + g * size, size, r->group_top);
+    open[g] = false;
+  }
+  fill_nan(group, r->groups, padded(r->groups));
+  fill_keys(keys, group, r->groups);
+  for (int64_t i = 0; i < r->open_groups; i++) {
+    const int64_t g = take_best(keys);
+    if (g < 0) break;
+    open[g] = true;
+  }
+  for (int64_t g = 0; g < r->groups; g++)
+    if (!open[g]) fill_nan(value, g * size, (g + 1) * size);
+}
+
+/* What the experts are chosen by: the logits (which are no longer needed), or p + bias; outside open groups NaN. */
+static const float *selection_values(route_row *row, const tigon_moe_router *r, key_row *keys) {
+  const float *bias = tigon_present(&r->bias) ? (const float *)(const void *)r->bias.data : NULL;
+  const bool scored = bias || (r->groups > 1 && r->group_top > 1);
+  if (scored) {
+    for (int64_t e = 0; e < r->experts; e++) {
+      const float biased = bias ? row->p[e] + bias[e] : row->p[e];
+      row->other[e] = row->logit[e] == row->logit[e] ? biased : row->logit[e];
+    }
+    fill_nan(row->other, r->experts, padded(r->experts));
+  }
+  float *value = bias ? row->other : row->logit;
+  if (r->groups > 1) close_groups(value, scored ? row->other : row->logit, r, keys);
+  return value;
+}
+
+static void find_best(best_list *best, key_row *keys, const float *value, const tigon_moe_router *r) {
+  fill_keys(keys, value, r->experts);
+  for (best->count = 0; best->count < r->choices; best->count++) {
+    const int64_t id = take_best(keys);
+    if (id < 0) return;
+    best->id[best->count] = (int32_t)id;
   }
 }
 
@@ -147,7 +219,7 @@ static void store_choices(const tigon_moe_router *r, int64_t token, const route_
   for (int j = 0; j < r->choices; j++) {
     float w = j < best->count ? row->p[best->id[j]] : 0.0f;
     if (r->renormalize) w = sum > 0.0f ? w / sum : 0.0f;
-    weights[j] = w;
+    weights[j] = w * r->scale;
     tigon_store_index(ids, r->ids.kind, j, j < best->count ? best->id[j] : -1);
   }
 }
@@ -164,16 +236,19 @@ void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chun
   int64_t *count = r->count_sum ? r->count_sum + chunk * r->experts : NULL;
   for (int64_t e = 0; p_sum && e < r->experts; e++) p_sum[e] = 0.0f;
   for (int64_t e = 0; count && e < r->experts; e++) count[e] = 0;
+  double z = 0;
   route_row row;
   best_list best;
   key_row keys;
   for (int64_t t = begin; t < end; t++) {
     load_row(&row, r, t);
-    find_best(&best, &keys, row.logit, r->experts, r->choices);
+    if (r->z_sum && isfinite(row.log_sum)) z += row.log_sum * row.log_sum;
+    find_best(&best, &keys, selection_values(&row, r, &keys), r);
     store_choices(r, t, &row, &best);
     for (int j = 0; count && j < best.count; j++) count[best.id[j]]++;
     if (p_sum) add_probabilities(p_sum, &row, r);
   }
+  if (r->z_sum) r->z_sum[chunk] = z;
 }
 
 /* --- backward --------------------------------------------------------------------------------------------------- */
@@ -185,7 +260,7 @@ typedef struct chosen {
   int count;
 } chosen;
 
-/* From d_topk_weights: dw_j, or with renormalisation (dw_j - sum_i dw_i w_i) / sum_i p_i. */
+/* From d_topk_weights and the scale c: c dw_j, or with renormalisation c (dw_j - sum_i dw_i p_i / sum p) / sum p. */
 static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token, const float *p) {
   c->count = 0;
   if (!tigon_present(&r->d_weights)) return;
@@ -195,7 +270,7 @@ static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token
     const int64_t id = tigon_load_index(tigon_at(&r->ids, token), r->ids.kind, j);
     if (id < 0 || id >= r->experts) continue;
     c->id[c->count] = (int32_t)id;
-    c->dp[c->count++] = dw[j];
+    c->dp[c->count++] = dw[j] * r->scale;
     sum += p[id];
   }
   if (!r->renormalize || c->count == 0) return;
@@ -244,6 +319,10 @@ static void logit_gradients(float *d, const tigon_moe_router *r, const route_row
     softmax_gradients(d, r, p);
   else
     for (int64_t e = 0; e < n; e++) d[e] *= p[e] * (1.0f - p[e]);
+  if (!tigon_present(&r->d_z_loss) || !isfinite(row->log_sum)) return;
+  const float z = (float)(r->z_scale * row->log_sum);
+  const float *share = r->sigmoid ? row->other : p;
+  for (int64_t e = 0; e < n; e++) d[e] += z * share[e];
 }
 
 void TIGON_ISA_FN(tigon_moe_route_backward_chunk)(const tigon_moe_router *r, int64_t chunk) {

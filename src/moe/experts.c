@@ -13,7 +13,8 @@ tigon_moe_routing tigon_moe_routing_of(const tigon_view *ids, int64_t experts) {
                              .stride = ids->stride[0],
                              .tokens = ids->shape[0],
                              .choices = ids->shape[1],
-                             .experts = experts};
+                             .experts = experts,
+                             .end = ids->shape[0] * ids->shape[1]};
 }
 
 /* --- passes ----------------------------------------------------------------------------------------------------- */
@@ -39,6 +40,9 @@ static void run_pass(pass s, int64_t row_elements) {
   tigon_parallel(s.b->threads, (s.extent + s.chunk - 1) / s.chunk, pass_chunk, &s);
 }
 
+static void scale_input(const pass *s, int64_t begin, int64_t end) {
+  TIGON_ISA_CALL(tigon_moe_scale_input, s->p, s->b, begin, end);
+}
 static void swiglu(const pass *s, int64_t begin, int64_t end) {
   TIGON_ISA_CALL(tigon_moe_swiglu, s->p, s->b, begin, end);
 }
@@ -50,6 +54,9 @@ static void combine(const pass *s, int64_t begin, int64_t end) {
 }
 static void combine_dx(const pass *s, int64_t begin, int64_t end) {
   TIGON_ISA_CALL(tigon_moe_combine_dx, s->p, s->b, s->to, begin, end);
+}
+static void input_dots(const pass *s, int64_t begin, int64_t end) {
+  TIGON_ISA_CALL(tigon_moe_input_dots, s->p, s->b, s->to, begin, end);
 }
 
 /* --- products --------------------------------------------------------------------------------------------------- */
@@ -70,6 +77,12 @@ static tigon_matrix tokens_of(const tigon_view *tensor, const int32_t *tokens, b
   tigon_matrix matrix = tigon_matrix_of(tensor, transposed);
   matrix.gather = tokens;
   return matrix;
+}
+
+/* What the experts read: rows of x, gathered, or of x scaled. */
+static tigon_matrix input_of(const tigon_moe_problem *p, const tigon_moe_blocks *b, int64_t first, bool transposed) {
+  return p->on_input ? rows_of(b->x, p->x.kind, first, 0, p->width, transposed)
+                     : tokens_of(&p->x, b->plan.row_token + first, transposed);
 }
 
 /* One expert's matrix of a weight tensor. */
@@ -97,16 +110,21 @@ static tigon_gemm_store to_rows(void *buffer, tigon_kind kind, int64_t first, in
       .data = at(buffer, kind, first * stride + column), .kind = kind, .stride = stride, .alpha = 1.0f};
 }
 
+static void plan(const tigon_moe_problem *p, tigon_moe_blocks *b) {
+  tigon_moe_plan_build(&p->routing, 1, &b->plan);
+  if (b->x) run_pass((pass){.p = p, .b = b, .extent = b->plan.rows, .run = scale_input}, p->width);
+}
+
 /* h = x gate^T, x up^T */
 static void gate_up(const tigon_moe_problem *p, tigon_moe_blocks *b) {
   const int64_t inner = p->inner;
   for (int64_t e = 0; e < p->experts; e++) {
     const int64_t rows = b->plan.count[e], first = b->plan.begin[e];
     if (rows == 0) continue;
-    const tigon_matrix x = tokens_of(&p->x, b->plan.row_token + first, false);
-    add(&b->products, rows, inner, p->width, x, weight_of(&p->gate, e, false),
+    const tigon_matrix x = input_of(p, b, first, false);
+    add(&b->products, rows, inner, p->width, x, weight_of(&p->gate, e, p->transposed),
         to_rows(b->h, p->x.kind, first, 0, 2 * inner));
-    add(&b->products, rows, inner, p->width, x, weight_of(&p->up, e, false),
+    add(&b->products, rows, inner, p->width, x, weight_of(&p->up, e, p->transposed),
         to_rows(b->h, p->x.kind, first, inner, 2 * inner));
   }
   run(b);
@@ -118,14 +136,13 @@ static void down(const tigon_moe_problem *p, tigon_moe_blocks *b) {
     const int64_t rows = b->plan.count[e], first = b->plan.begin[e];
     if (rows == 0) continue;
     add(&b->products, rows, p->width, p->inner, rows_of(b->a, p->x.kind, first, 0, p->inner, false),
-        weight_of(&p->down, e, false), to_rows(b->y, p->x.kind, first, 0, p->width));
+        weight_of(&p->down, e, p->transposed), to_rows(b->y, p->x.kind, first, 0, p->width));
   }
   run(b);
 }
 
 void tigon_moe_run_forward(const tigon_moe_problem *p, tigon_moe_blocks *b, const tigon_view *out) {
-  const tigon_moe_routing routing = tigon_moe_routing_of(&p->ids, p->experts);
-  tigon_moe_plan_build(&routing, 1, &b->plan);
+  plan(p, b);
   gate_up(p, b);
   run_pass((pass){.p = p, .b = b, .extent = b->plan.rows, .run = swiglu}, p->inner);
   down(p, b);
@@ -140,7 +157,7 @@ static void activation_gradient(const tigon_moe_problem *p, tigon_moe_blocks *b,
     const int64_t rows = b->plan.count[e], first = b->plan.begin[e];
     if (rows == 0) continue;
     add(&b->products, rows, p->inner, p->width, tokens_of(dout, b->plan.row_token + first, false),
-        weight_of(&p->down, e, true), to_rows(b->wide, TIGON_F32, first, 0, p->inner));
+        weight_of(&p->down, e, !p->transposed), to_rows(b->wide, TIGON_F32, first, 0, p->inner));
   }
   run(b);
 }
@@ -155,7 +172,7 @@ static void add_dx_rows(const tigon_moe_problem *p, tigon_moe_blocks *b, const t
     tigon_gemm_store store = to_rows(b->wide, TIGON_F32, first, 0, p->width);
     store.accumulate = accumulate;
     add(&b->products, rows, p->width, p->inner, rows_of(b->dh, p->x.kind, first, column, 2 * p->inner, false),
-        weight_of(weight, e, true), store);
+        weight_of(weight, e, !p->transposed), store);
   }
   run(b);
 }
@@ -167,15 +184,15 @@ static void set_zero(const tigon_view *tensor, int64_t expert) {
     memset(tigon_at(tensor, expert) + i * tensor->stride[1] * bytes, 0, (size_t)(tensor->shape[2] * bytes));
 }
 
-/* Adds the product for one expert's gradient (m, n) = rows_a^T rows_b, or clears it where there are no rows. */
-static void add_weight_gradient(tigon_moe_blocks *b, const tigon_moe_gradients *g, const tigon_view *gradient,
-                                int64_t expert, tigon_matrix a, tigon_matrix rows_b) {
-  const int64_t rows = b->plan.count[expert];
+/* Adds the product for one expert's gradient, a^T b or transposed b^T a, or clears it where there are no rows. */
+static void add_weight_gradient(const tigon_moe_problem *p, tigon_moe_blocks *blocks, const tigon_moe_gradients *g,
+                                const tigon_view *gradient, int64_t expert, tigon_matrix a, tigon_matrix b) {
+  const int64_t rows = blocks->plan.count[expert];
   if (rows == 0) {
     if (!g->accumulate) set_zero(gradient, expert);
     return;
   }
-  add(&b->products, gradient->shape[1], gradient->shape[2], rows, a, rows_b,
+  add(&blocks->products, gradient->shape[1], gradient->shape[2], rows, p->transposed ? b : a, p->transposed ? a : b,
       (tigon_gemm_store){.data = tigon_at(gradient, expert),
                          .kind = gradient->kind,
                          .stride = gradient->stride[1],
@@ -188,16 +205,15 @@ static void weight_gradients(const tigon_moe_problem *p, tigon_moe_blocks *b, co
   const int64_t inner = p->inner;
   for (int64_t e = 0; e < p->experts; e++) {
     const int64_t first = b->plan.begin[e];
-    const int32_t *tokens = b->plan.row_token + first;
     if (tigon_present(&g->d_down))
-      add_weight_gradient(b, g, &g->d_down, e, tokens_of(&g->dout, tokens, true),
+      add_weight_gradient(p, b, g, &g->d_down, e, tokens_of(&g->dout, b->plan.row_token + first, true),
                           rows_of(b->a, kind, first, 0, inner, true));
     if (tigon_present(&g->d_gate))
-      add_weight_gradient(b, g, &g->d_gate, e, rows_of(b->dh, kind, first, 0, 2 * inner, true),
-                          tokens_of(&p->x, tokens, true));
+      add_weight_gradient(p, b, g, &g->d_gate, e, rows_of(b->dh, kind, first, 0, 2 * inner, true),
+                          input_of(p, b, first, true));
     if (tigon_present(&g->d_up))
-      add_weight_gradient(b, g, &g->d_up, e, rows_of(b->dh, kind, first, inner, 2 * inner, true),
-                          tokens_of(&p->x, tokens, true));
+      add_weight_gradient(p, b, g, &g->d_up, e, rows_of(b->dh, kind, first, inner, 2 * inner, true),
+                          input_of(p, b, first, true));
   }
   run(b);
 }
@@ -210,16 +226,18 @@ static void clear_skipped_routes(const tigon_moe_plan *plan, const tigon_view *d
 
 void tigon_moe_run_backward(const tigon_moe_problem *p, tigon_moe_blocks *b, const tigon_moe_gradients *g,
                             bool h_ready) {
-  const tigon_moe_routing routing = tigon_moe_routing_of(&p->ids, p->experts);
-  tigon_moe_plan_build(&routing, 1, &b->plan);
+  plan(p, b);
   if (!h_ready) gate_up(p, b);
   if (b->wide) activation_gradient(p, b, &g->dout);
   run_pass((pass){.p = p, .b = b, .g = g, .extent = b->plan.rows, .run = swiglu_backward}, p->inner);
   if (tigon_present(&g->d_weights)) clear_skipped_routes(&b->plan, &g->d_weights);
   weight_gradients(p, b, g);
-  if (!tigon_present(&g->dx)) return;
+  if (!tigon_moe_wants_dx_rows(p, g)) return;
   add_dx_rows(p, b, &p->gate, 0, false);
   add_dx_rows(p, b, &p->up, p->inner, true);
+  if (p->on_input && tigon_present(&g->d_weights))
+    run_pass((pass){.p = p, .b = b, .to = &g->d_weights, .extent = b->plan.rows, .run = input_dots}, p->width);
+  if (!tigon_present(&g->dx)) return;
   run_pass((pass){.p = p, .b = b, .to = &g->dx, .extent = p->tokens, .run = combine_dx}, p->choices * p->width);
 }
 

@@ -11,44 +11,70 @@
 
 /* --- what forward and backward have in common ------------------------------------------------------------------- */
 
-typedef struct input_tensors {
+typedef struct input_arguments {
   const DLTensor *x, *topk_ids, *topk_weights, *gate, *up, *gate_up, *down;
-} input_tensors;
+  int32_t weight_layout, weights_on_input;
+  int64_t row_limit;
+} input_arguments;
 
 static const int64_t any3[] = {-1, -1, -1};
 
-/* One half of a packed (E, 2I, D) tensor. */
-static tigon_view half_of(const tigon_view *packed, int half) {
+/* The axis of gate, up and gate_up that holds the experts' inner width. */
+static int inner_axis(const tigon_moe_problem *p) { return p->transposed ? 2 : 1; }
+
+/* One half of a packed tensor: of its rows, transposed of its columns. */
+static tigon_view half_of(const tigon_moe_problem *p, const tigon_view *packed, int half) {
   tigon_view view = *packed;
   if (!tigon_present(packed)) return view;
-  view.shape[1] /= 2;
-  if (half && view.data) view.data += view.shape[1] * view.stride[1] * tigon_kind_bytes(view.kind);
+  const int axis = inner_axis(p);
+  view.shape[axis] /= 2;
+  if (half && view.data) view.data += view.shape[axis] * view.stride[axis] * tigon_kind_bytes(view.kind);
   return view;
 }
 
-static void check_gate_up(tigon_checker *check, const input_tensors *in, tigon_moe_problem *p) {
+static void check_options(tigon_checker *check, const input_arguments *in, tigon_moe_problem *p) {
+  if (check->status == TIGON_OK && in->weight_layout == TIGON_MOE_LAYOUT_INTERLEAVED)
+    check->status = tigon_fail(TIGON_UNSUPPORTED, check->op, "weight_layout",
+                               "expected gate and up apart (TIGON_MOE_LAYOUT_ROWS or _TRANSPOSED), got INTERLEAVED: of "
+                               "(E, 2I, D) pass rows 0::2 as gate and 1::2 as up, two views with twice the row stride; "
+                               "of (E, D, 2I) copy columns 0::2 and 1::2 apart once");
+  tigon_check_that(
+      check, in->weight_layout == TIGON_MOE_LAYOUT_ROWS || in->weight_layout == TIGON_MOE_LAYOUT_TRANSPOSED,
+      "weight_layout", "expected TIGON_MOE_LAYOUT_ROWS (0) or TIGON_MOE_LAYOUT_TRANSPOSED (1), got %" PRId32,
+      in->weight_layout);
+  tigon_check_that(check, in->weights_on_input == 0 || in->weights_on_input == 1, "weights_on_input",
+                   "expected 0 or 1, got %" PRId32, in->weights_on_input);
+  tigon_check_that(check, in->row_limit >= 0, "row_limit", "expected 0 (none) or more, got %" PRId64, in->row_limit);
+  p->transposed = in->weight_layout == TIGON_MOE_LAYOUT_TRANSPOSED;
+  p->on_input = in->weights_on_input == 1;
+}
+
+static void check_gate_up(tigon_checker *check, const input_arguments *in, tigon_moe_problem *p) {
+  const int axis = inner_axis(p);
+  int64_t shape[] = {-1, p->width, p->width};
+  shape[axis] = -1;
   if (in->gate_up) {
     tigon_check_that(check, !in->gate, "gate", "expected NULL beside gate_up");
     tigon_check_that(check, !in->up, "up", "expected NULL beside gate_up");
-    const tigon_view packed =
-        tigon_check_tensor(check, "gate_up", in->gate_up, TIGON_FLOATS, 0, 3, (int64_t[]){-1, -1, p->width});
-    tigon_check_that(check, packed.shape[1] % 2 == 0, "gate_up", "expected an even second extent (2I), got %" PRId64,
-                     packed.shape[1]);
-    p->gate = half_of(&packed, 0);
-    p->up = half_of(&packed, 1);
+    const tigon_view packed = tigon_check_tensor(check, "gate_up", in->gate_up, TIGON_FLOATS, 0, 3, shape);
+    tigon_check_that(check, packed.shape[axis] % 2 == 0, "gate_up", "expected an even %s extent (2I), got %" PRId64,
+                     p->transposed ? "third" : "second", packed.shape[axis]);
+    p->gate = half_of(p, &packed, 0);
+    p->up = half_of(p, &packed, 1);
   } else {
     tigon_check_that(check, in->gate || in->up, "gate", "expected a tensor here and in up, or one in gate_up");
-    p->gate = tigon_check_tensor(check, "gate", in->gate, TIGON_FLOATS, 0, 3, (int64_t[]){-1, -1, p->width});
+    p->gate = tigon_check_tensor(check, "gate", in->gate, TIGON_FLOATS, 0, 3, shape);
     p->up = tigon_check_tensor(check, "up", in->up, TIGON_FLOATS, 0, 3, p->gate.shape);
   }
   p->experts = p->gate.shape[0];
-  p->inner = p->gate.shape[1];
+  p->inner = p->gate.shape[axis];
   tigon_check_that(check, p->experts >= 1 && p->experts <= TIGON_MOE_MAX_EXPERTS, in->gate_up ? "gate_up" : "gate",
                    "expected 1 to %d experts, got %" PRId64, TIGON_MOE_MAX_EXPERTS, p->experts);
 }
 
-static tigon_moe_problem check_inputs(tigon_checker *check, const input_tensors *in) {
+static tigon_moe_problem check_inputs(tigon_checker *check, const input_arguments *in) {
   tigon_moe_problem p = {0};
+  check_options(check, in, &p);
   p.x = tigon_check_tensor(check, "x", in->x, TIGON_FLOATS, 0, 2, any3);
   p.tokens = p.x.shape[0];
   p.width = p.x.shape[1];
@@ -60,22 +86,24 @@ static tigon_moe_problem check_inputs(tigon_checker *check, const input_tensors 
   p.weights =
       tigon_check_tensor(check, "topk_weights", in->topk_weights, TIGON_FLOATS, 0, 2, (int64_t[]){p.tokens, p.choices});
   check_gate_up(check, in, &p);
-  p.down = tigon_check_tensor(check, "down", in->down, TIGON_FLOATS, 0, 3, (int64_t[]){p.experts, p.width, p.inner});
+  const int64_t first = p.transposed ? p.inner : p.width, second = p.transposed ? p.width : p.inner;
+  p.down = tigon_check_tensor(check, "down", in->down, TIGON_FLOATS, 0, 3, (int64_t[]){p.experts, first, second});
   /* So that no size of a row buffer overflows. */
   int64_t elements;
   const int64_t widest = p.width > p.inner ? p.width : p.inner;
   const bool fits = !__builtin_mul_overflow(p.tokens * p.choices, widest, &elements) && elements < INT64_MAX / 64;
   tigon_check_that(check, fits, "x", "expected fewer than 2^57 elements in a row buffer");
+  if (check->status != TIGON_OK) return p;
+  const int64_t routes = p.tokens * p.choices;
+  p.rows = in->row_limit > 0 && in->row_limit < routes ? in->row_limit : routes;
   return p;
 }
 
-static int64_t routes_of(const tigon_moe_problem *p) { return p->tokens * p->choices; }
-
 /* Nothing to multiply: outputs are 0, and no memory is needed. */
-static bool is_trivial(const tigon_moe_problem *p) { return routes_of(p) == 0 || p->width == 0 || p->inner == 0; }
+static bool is_trivial(const tigon_moe_problem *p) { return p->rows == 0 || p->width == 0 || p->inner == 0; }
 
 static uint64_t row_bytes(const tigon_moe_problem *p, int64_t width, tigon_kind kind) {
-  return (uint64_t)(routes_of(p) * width * tigon_kind_bytes(kind));
+  return (uint64_t)(p->rows * width * tigon_kind_bytes(kind));
 }
 
 static uint64_t saved_size(const tigon_moe_problem *p) {
@@ -91,25 +119,31 @@ static void check_saved(tigon_checker *check, const tigon_moe_problem *p, const 
 
 /* Plan, products (at most `per_expert` for each expert with rows at a time) and the threads' scratch. */
 static void take_common(tigon_arena *arena, const tigon_moe_problem *p, int64_t per_expert, tigon_moe_blocks *b) {
-  const uint64_t experts = (uint64_t)p->experts, routes = (uint64_t)routes_of(p);
+  const uint64_t experts = (uint64_t)p->experts, rows = (uint64_t)p->rows;
   b->plan.count = tigon_arena_take(arena, experts * sizeof(int64_t));
   b->plan.begin = tigon_arena_take(arena, experts * sizeof(int64_t));
   b->plan.next = tigon_arena_take(arena, experts * sizeof(int64_t));
-  b->plan.row_token = tigon_arena_take(arena, routes * sizeof(int32_t));
-  b->plan.row_choice = tigon_arena_take(arena, routes);
-  b->plan.row_of = tigon_arena_take(arena, routes * sizeof(int64_t));
-  const uint64_t products = (uint64_t)per_expert * (experts < routes ? experts : routes);
+  b->plan.row_token = tigon_arena_take(arena, rows * sizeof(int32_t));
+  b->plan.row_choice = tigon_arena_take(arena, rows);
+  b->plan.row_of = tigon_arena_take(arena, (uint64_t)(p->tokens * p->choices) * sizeof(int64_t));
+  const uint64_t products = (uint64_t)per_expert * (experts < rows ? experts : rows);
   b->products.gemm = tigon_arena_take(arena, products * sizeof(tigon_gemm));
   b->products.store = tigon_arena_take(arena, products * sizeof(tigon_gemm_store));
   b->gemm_scratch = tigon_arena_take(arena, (uint64_t)b->threads * tigon_gemm_scratch());
 }
 
-static void note_bad_id(const tigon_exec *exec, const char *op, const tigon_moe_problem *p) {
-  const tigon_moe_routing routing = tigon_moe_routing_of(&p->ids, p->experts);
-  const int64_t route = tigon_moe_plan_first_bad(&routing);
-  if (route >= 0)
-    tigon_context_note(exec->context, TIGON_INVALID_ARGUMENT, op, "topk_ids", route,
-                       tigon_moe_id(&routing, route / p->choices, route % p->choices));
+/* Cuts the routing at the limit, and notes the first event: an id past the experts, or a route past the limit. */
+static void prepare_routing(const tigon_exec *exec, const char *op, tigon_moe_problem *p) {
+  p->routing = tigon_moe_routing_of(&p->ids, p->experts);
+  const int64_t routes = p->routing.end;
+  int64_t needed = 0;
+  if (p->rows < routes) p->routing.end = tigon_moe_plan_end(&p->routing, p->rows, &needed);
+  const int64_t bad = tigon_moe_plan_first_bad(&p->routing);
+  if (bad >= 0 && bad < p->routing.end)
+    tigon_context_note(exec->context, TIGON_INVALID_ARGUMENT, op, "topk_ids", bad,
+                       tigon_moe_id(&p->routing, bad / p->choices, bad % p->choices));
+  else if (p->routing.end < routes)
+    tigon_context_note(exec->context, TIGON_WORKSPACE, op, "row_limit", p->routing.end, needed);
 }
 
 /* --- forward ---------------------------------------------------------------------------------------------------- */
@@ -131,10 +165,15 @@ static uint64_t take_forward(const forward *f, char *workspace, tigon_moe_blocks
   if (is_trivial(p)) return 0;
   take_common(&arena, p, 2, b);
   b->a = tigon_arena_take(&arena, row_bytes(p, p->inner, p->x.kind));
-  /* y follows h in time, so that they can share memory where h is not kept. */
-  const int64_t y_width = f->args.saved || p->width > 2 * p->inner ? p->width : 2 * p->inner;
-  b->y = tigon_arena_take(&arena, row_bytes(p, y_width, p->x.kind));
-  b->h = f->args.saved ? f->args.saved : b->y;
+  b->h = f->args.saved;
+  if (p->on_input) { /* y follows the scaled x in time */
+    b->y = b->x = tigon_arena_take(&arena, row_bytes(p, p->width, p->x.kind));
+    if (!b->h) b->h = tigon_arena_take(&arena, row_bytes(p, 2 * p->inner, p->x.kind));
+  } else { /* y follows h in time, so that they can share memory where h is not kept. */
+    const int64_t y_width = b->h || p->width > 2 * p->inner ? p->width : 2 * p->inner;
+    b->y = tigon_arena_take(&arena, row_bytes(p, y_width, p->x.kind));
+    if (!b->h) b->h = b->y;
+  }
   return arena.used;
 }
 
@@ -144,7 +183,8 @@ static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args
   if (status != TIGON_OK) return status;
   const tigon_moe_args *a = &f->args;
   tigon_checker check = {.op = forward_op, .query = query};
-  const input_tensors in = {a->x, a->topk_ids, a->topk_weights, a->gate, a->up, a->gate_up, a->down};
+  const input_arguments in = {a->x,    a->topk_ids,      a->topk_weights,     a->gate,     a->up, a->gate_up,
+                              a->down, a->weight_layout, a->weights_on_input, a->row_limit};
   f->p = check_inputs(&check, &in);
   const tigon_moe_problem *p = &f->p;
   f->out = tigon_check_tensor(&check, "out", a->out, TIGON_FLOATS, TIGON_OUTPUT, 2, p->x.shape);
@@ -178,7 +218,7 @@ tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *args) {
   forward f;
   const tigon_status status = prepare_forward(exec, args, false, &f);
   if (status != TIGON_OK) return status;
-  note_bad_id(&f.exec, forward_op, &f.p);
+  prepare_routing(&f.exec, forward_op, &f.p);
   if (is_trivial(&f.p)) {
     const tigon_moe_gradients only_out = {.dx = f.out};
     tigon_moe_no_gradients(&only_out);
@@ -207,33 +247,38 @@ static uint64_t take_backward(const backward *f, char *workspace, tigon_moe_bloc
   const tigon_moe_gradients *g = &f->g;
   tigon_arena arena = {.base = workspace};
   *b = (tigon_moe_blocks){.threads = f->exec.num_threads};
-  const bool want_dh = tigon_present(&g->dx) || tigon_present(&g->d_gate) || tigon_present(&g->d_up);
+  const bool want_rows = tigon_moe_wants_dx_rows(p, g);
+  const bool want_x_gradient = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
+  const bool want_dh = want_rows || want_x_gradient;
   const bool want_da = want_dh || tigon_present(&g->d_weights);
   if (is_trivial(p) || (!want_da && !tigon_present(&g->d_down))) return 0;
   take_common(&arena, p, 3, b);
   if (want_dh || !f->args.saved) b->h = tigon_arena_take(&arena, row_bytes(p, 2 * p->inner, p->x.kind));
   b->dh = want_dh ? b->h : NULL;
   if (f->args.saved) b->h = (void *)(uintptr_t)f->args.saved;
+  if (p->on_input && (want_x_gradient || !f->args.saved))
+    b->x = tigon_arena_take(&arena, row_bytes(p, p->width, p->x.kind));
   if (tigon_present(&g->d_down)) b->a = tigon_arena_take(&arena, row_bytes(p, p->inner, p->x.kind));
-  const int64_t wide = tigon_present(&g->dx) && p->width > p->inner ? p->width : p->inner;
+  const int64_t wide = want_rows && p->width > p->inner ? p->width : p->inner;
   if (want_da) b->wide = tigon_arena_take(&arena, row_bytes(p, wide, TIGON_F32));
   return arena.used;
 }
 
-static void check_gate_up_gradients(tigon_checker *check, const tigon_moe_backward_args *a, const int64_t *shape,
+static void check_gate_up_gradients(tigon_checker *check, const tigon_moe_backward_args *a, const tigon_moe_problem *p,
                                     tigon_moe_gradients *g) {
   const unsigned flags = TIGON_OPTIONAL | TIGON_OUTPUT;
   if (a->gate_up) {
     tigon_check_that(check, !a->d_gate, "d_gate", "expected NULL: the weights are packed in gate_up");
     tigon_check_that(check, !a->d_up, "d_up", "expected NULL: the weights are packed in gate_up");
-    const tigon_view packed = tigon_check_tensor(check, "d_gate_up", a->d_gate_up, TIGON_FLOATS, flags, 3,
-                                                 (int64_t[]){shape[0], 2 * shape[1], shape[2]});
-    g->d_gate = half_of(&packed, 0);
-    g->d_up = half_of(&packed, 1);
+    int64_t shape[] = {p->experts, p->gate.shape[1], p->gate.shape[2]};
+    shape[inner_axis(p)] *= 2;
+    const tigon_view packed = tigon_check_tensor(check, "d_gate_up", a->d_gate_up, TIGON_FLOATS, flags, 3, shape);
+    g->d_gate = half_of(p, &packed, 0);
+    g->d_up = half_of(p, &packed, 1);
   } else {
     tigon_check_that(check, !a->d_gate_up, "d_gate_up", "expected NULL: the weights are the pair gate and up");
-    g->d_gate = tigon_check_tensor(check, "d_gate", a->d_gate, TIGON_FLOATS, flags, 3, shape);
-    g->d_up = tigon_check_tensor(check, "d_up", a->d_up, TIGON_FLOATS, flags, 3, shape);
+    g->d_gate = tigon_check_tensor(check, "d_gate", a->d_gate, TIGON_FLOATS, flags, 3, p->gate.shape);
+    g->d_up = tigon_check_tensor(check, "d_up", a->d_up, TIGON_FLOATS, flags, 3, p->gate.shape);
   }
 }
 
@@ -244,7 +289,7 @@ static void check_gradients(tigon_checker *check, const tigon_moe_backward_args 
   g->dx = tigon_check_tensor(check, "dx", a->dx, TIGON_FLOATS, flags, 2, p->x.shape);
   g->d_weights =
       tigon_check_tensor(check, "d_topk_weights", a->d_topk_weights, TIGON_FLOATS, flags, 2, p->weights.shape);
-  check_gate_up_gradients(check, a, p->gate.shape, g);
+  check_gate_up_gradients(check, a, p, g);
   g->d_down = tigon_check_tensor(check, "d_down", a->d_down, TIGON_FLOATS, flags, 3, p->down.shape);
   tigon_check_that(check, a->accumulate_weight_gradients == 0 || a->accumulate_weight_gradients == 1,
                    "accumulate_weight_gradients", "expected 0 or 1, got %" PRId32, a->accumulate_weight_gradients);
@@ -288,7 +333,8 @@ static tigon_status prepare_backward(const tigon_exec *exec, const tigon_moe_bac
   if (status != TIGON_OK) return status;
   const tigon_moe_backward_args *a = &f->args;
   tigon_checker check = {.op = backward_op, .query = query};
-  const input_tensors in = {a->x, a->topk_ids, a->topk_weights, a->gate, a->up, a->gate_up, a->down};
+  const input_arguments in = {a->x,    a->topk_ids,      a->topk_weights,     a->gate,     a->up, a->gate_up,
+                              a->down, a->weight_layout, a->weights_on_input, a->row_limit};
   f->p = check_inputs(&check, &in);
   check_gradients(&check, a, &f->p, &f->g);
   if (check.status == TIGON_OK) check_backward_apart(&check, f);
@@ -311,7 +357,7 @@ tigon_status tigon_moe_backward(const tigon_exec *exec, const tigon_moe_backward
   backward f;
   const tigon_status status = prepare_backward(exec, args, false, &f);
   if (status != TIGON_OK) return status;
-  note_bad_id(&f.exec, backward_op, &f.p);
+  prepare_routing(&f.exec, backward_op, &f.p);
   if (f.workspace_bytes == 0) {
     tigon_moe_no_gradients(&f.g);
     return TIGON_OK;

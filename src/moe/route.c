@@ -1,5 +1,6 @@
 /* The router's entry points: arguments, workspace, and the call of the CPU backend. */
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 
 #include "tigon/moe.h"
@@ -18,18 +19,23 @@ static int64_t chunk_tokens(int64_t tokens) {
 
 static int64_t chunk_count(const tigon_moe_router *r) { return (r->tokens + r->chunk - 1) / r->chunk; }
 
-static uint64_t partial_elements(const tigon_moe_router *r) {
+/* As many as there may be for this many tokens or fewer. */
+static uint64_t chunk_bound(const tigon_moe_router *r) {
   const int64_t chunks = (r->tokens + TIGON_MOE_ROUTE_TOKENS - 1) / TIGON_MOE_ROUTE_TOKENS;
-  return (uint64_t)((chunks < TIGON_MOE_ROUTE_CHUNKS ? chunks : TIGON_MOE_ROUTE_CHUNKS) * r->experts);
+  return (uint64_t)(chunks < TIGON_MOE_ROUTE_CHUNKS ? chunks : TIGON_MOE_ROUTE_CHUNKS);
 }
 
-static void check_options(tigon_checker *check, int32_t score, int32_t renormalize, tigon_moe_router *r) {
+static void check_options(tigon_checker *check, int32_t score, int32_t renormalize, float routed_scale,
+                          tigon_moe_router *r) {
   tigon_check_that(check, score == TIGON_MOE_SOFTMAX || score == TIGON_MOE_SIGMOID, "score",
                    "expected TIGON_MOE_SOFTMAX (0) or TIGON_MOE_SIGMOID (1), got %" PRId32, score);
   tigon_check_that(check, renormalize == 0 || renormalize == 1, "renormalize", "expected 0 or 1, got %" PRId32,
                    renormalize);
+  tigon_check_that(check, isfinite(routed_scale), "routed_scale", "expected a finite number, got %g",
+                   (double)routed_scale);
   r->sigmoid = score == TIGON_MOE_SIGMOID;
   r->renormalize = renormalize == 1;
+  r->scale = routed_scale == 0.0f ? 1.0f : routed_scale;
 }
 
 static void check_logits(tigon_checker *check, const DLTensor *logits, const DLTensor *ids, unsigned ids_flags,
@@ -58,12 +64,31 @@ typedef struct route {
   uint64_t workspace_bytes;
 } route;
 
+static void check_groups(tigon_checker *check, const tigon_moe_route_args *a, tigon_moe_router *r) {
+  r->groups = a->n_group > 0 ? a->n_group : 1;
+  tigon_check_that(check, a->n_group >= 0 && r->experts % r->groups == 0, "n_group",
+                   "expected a divisor of the %" PRId64 " experts (or 0), got %" PRId32, r->experts, a->n_group);
+  if (check->status != TIGON_OK) return;
+  const int64_t size = r->experts / r->groups;
+  r->open_groups = r->groups == 1 && a->topk_group == 0 ? 1 : a->topk_group;
+  tigon_check_that(check, r->open_groups >= 1 && r->open_groups <= r->groups, "topk_group",
+                   "expected 1 to %" PRId64 " (n_group), got %" PRId32, r->groups, a->topk_group);
+  tigon_check_that(check, r->choices <= r->open_groups * size, "topk_group",
+                   "expected room for %" PRId64 " choices, got %" PRId64 " groups of %" PRId64 " experts", r->choices,
+                   r->open_groups, size);
+  const int64_t most = size < TIGON_MOE_MAX_CHOICES ? size : TIGON_MOE_MAX_CHOICES;
+  tigon_check_that(check, a->group_top >= 0 && a->group_top <= most, "group_top",
+                   "expected 0 to %" PRId64 ", got %" PRId32, most, a->group_top);
+  r->group_top = a->group_top > 0 ? a->group_top : a->selection_bias && size > 1 ? 2 : 1;
+}
+
 static uint64_t take_route(char *workspace, tigon_moe_router *r) {
   tigon_arena arena = {.base = workspace};
-  const uint64_t elements = partial_elements(r);
+  const uint64_t elements = chunk_bound(r) * (uint64_t)r->experts;
   if (tigon_present(&r->counts) || tigon_present(&r->loss))
     r->count_sum = tigon_arena_take(&arena, elements * sizeof(int64_t));
   if (tigon_present(&r->loss)) r->p_sum = tigon_arena_take(&arena, elements * sizeof(float));
+  if (tigon_present(&r->z_loss)) r->z_sum = tigon_arena_take(&arena, chunk_bound(r) * sizeof(double));
   return arena.used;
 }
 
@@ -77,18 +102,23 @@ static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_
   const unsigned optional = TIGON_OPTIONAL | TIGON_OUTPUT;
   tigon_checker check = {.op = route_op, .query = query};
   tigon_check_alone(&check, a->team, "", 0);
-  check_options(&check, a->score, a->renormalize, r);
+  check_options(&check, a->score, a->renormalize, a->routed_scale, r);
   check_logits(&check, a->logits, a->topk_ids, TIGON_OUTPUT, r);
+  check_groups(&check, a, r);
+  r->bias = tigon_check_tensor(&check, "selection_bias", a->selection_bias, TIGON_F32, TIGON_OPTIONAL, 1, &r->experts);
   r->weights = tigon_check_tensor(&check, "topk_weights", a->topk_weights, TIGON_F32, TIGON_OUTPUT, 2, r->ids.shape);
   r->counts =
       tigon_check_tensor(&check, "counts", a->counts, TIGON_INDICES, optional | TIGON_ANY_STRIDE, 1, &r->experts);
   tigon_check_that(&check, r->counts.kind != TIGON_I32 || r->tokens <= INT32_MAX, "counts",
                    "expected int64 for %" PRId64 " tokens", r->tokens);
   r->loss = tigon_check_tensor(&check, "balance_loss", a->balance_loss, TIGON_F32, optional, 1, (int64_t[]){1});
-  const char *const names[] = {"topk_ids", "topk_weights", "counts", "balance_loss", "logits"};
-  const tigon_view *const views[] = {&r->ids, &r->weights, &r->counts, &r->loss, &r->logits};
-  for (int i = 0; i < 4; i++)
-    for (int j = i + 1; j < 5; j++) tigon_check_apart(&check, names[i], views[i], names[j], views[j]);
+  r->z_loss = tigon_check_tensor(&check, "z_loss", a->z_loss, TIGON_F32, optional, 1, (int64_t[]){1});
+  const char *const names[] = {"topk_ids", "topk_weights", "counts",        "balance_loss",
+                               "z_loss",   "logits",       "selection_bias"};
+  const tigon_view *const views[] = {&r->ids, &r->weights, &r->counts, &r->loss, &r->z_loss, &r->logits, &r->bias};
+  enum { OUTPUTS = 5, ALL = sizeof views / sizeof *views };
+  for (int i = 0; i < OUTPUTS; i++)
+    for (int j = i + 1; j < ALL; j++) tigon_check_apart(&check, names[i], views[i], names[j], views[j]);
   if (check.status != TIGON_OK) return check.status;
   f->workspace_bytes = take_route(NULL, r);
   return query ? TIGON_OK : tigon_workspace_check(route_op, &f->exec, f->workspace_bytes);
@@ -100,7 +130,7 @@ static void route_chunk(void *context, int64_t chunk, int slot) {
 }
 
 /* counts and balance_loss from the chunks' sums, in order of the chunks. */
-static void finish_route(const tigon_moe_router *r) {
+static void finish_balance(const tigon_moe_router *r) {
   if (!tigon_present(&r->counts) && !tigon_present(&r->loss)) return;
   const int64_t chunks = chunk_count(r), experts = r->experts;
   double loss = 0;
@@ -120,6 +150,13 @@ static void finish_route(const tigon_moe_router *r) {
         r->tokens > 0 ? (float)((double)experts * loss / (tokens * (double)r->choices * tokens)) : 0.0f;
 }
 
+static void finish_z_loss(const tigon_moe_router *r) {
+  if (!tigon_present(&r->z_loss)) return;
+  double sum = 0;
+  for (int64_t c = 0; c < chunk_count(r); c++) sum += r->z_sum[c];
+  *(float *)(void *)r->z_loss.data = r->tokens > 0 ? (float)(sum / (double)r->tokens) : 0.0f;
+}
+
 tigon_status tigon_moe_route_workspace(const tigon_exec *exec, const tigon_moe_route_args *args, uint64_t *bytes) {
   route f;
   const tigon_status status = prepare_route(exec, args, true, &f);
@@ -132,7 +169,8 @@ tigon_status tigon_moe_route(const tigon_exec *exec, const tigon_moe_route_args 
   if (status != TIGON_OK) return status;
   take_route(f.exec.workspace, &f.r);
   tigon_parallel(f.r.threads, chunk_count(&f.r), route_chunk, &f.r);
-  finish_route(&f.r);
+  finish_balance(&f.r);
+  finish_z_loss(&f.r);
   return TIGON_OK;
 }
 
@@ -166,17 +204,20 @@ static tigon_status prepare_route_backward(const tigon_exec *exec, const tigon_m
   *r = (tigon_moe_router){.threads = f->exec.num_threads};
   tigon_checker check = {.op = route_backward_op, .query = query};
   tigon_check_alone(&check, a->team, "", 0);
-  check_options(&check, a->score, a->renormalize, r);
+  check_options(&check, a->score, a->renormalize, a->routed_scale, r);
+  tigon_check_that(&check, a->reserved == 0, "reserved", "expected 0, got %" PRId32, a->reserved);
   check_logits(&check, a->logits, a->topk_ids, 0, r);
   r->d_weights =
       tigon_check_tensor(&check, "d_topk_weights", a->d_topk_weights, TIGON_F32, TIGON_OPTIONAL, 2, r->ids.shape);
   r->d_loss =
       tigon_check_tensor(&check, "d_balance_loss", a->d_balance_loss, TIGON_F32, TIGON_OPTIONAL, 1, (int64_t[]){1});
+  r->d_z_loss = tigon_check_tensor(&check, "d_z_loss", a->d_z_loss, TIGON_F32, TIGON_OPTIONAL, 1, (int64_t[]){1});
   r->d_logits = tigon_check_tensor(&check, "d_logits", a->d_logits, TIGON_FLOATS, TIGON_OUTPUT, 2, r->logits.shape);
   tigon_check_apart(&check, "d_logits", &r->d_logits, "logits", &r->logits);
   tigon_check_apart(&check, "d_logits", &r->d_logits, "topk_ids", &r->ids);
   tigon_check_apart(&check, "d_logits", &r->d_logits, "d_topk_weights", &r->d_weights);
   tigon_check_apart(&check, "d_logits", &r->d_logits, "d_balance_loss", &r->d_loss);
+  tigon_check_apart(&check, "d_logits", &r->d_logits, "d_z_loss", &r->d_z_loss);
   if (check.status != TIGON_OK) return check.status;
   f->workspace_bytes = take_route_backward(NULL, r);
   return query ? TIGON_OK : tigon_workspace_check(route_backward_op, &f->exec, f->workspace_bytes);
@@ -218,6 +259,8 @@ tigon_status tigon_moe_route_backward(const tigon_exec *exec, const tigon_moe_ro
     tigon_context_note(f.exec.context, TIGON_INVALID_ARGUMENT, route_backward_op, "topk_ids", bad,
                        tigon_moe_id(&routing, bad / r->choices, bad % r->choices));
   balance_gradient(r, &routing);
+  if (tigon_present(&r->d_z_loss))
+    r->z_scale = 2 * (double)tigon_load(r->d_z_loss.data, TIGON_F32, 0) / (double)r->tokens;
   tigon_parallel(r->threads, chunk_count(r), route_backward_chunk, r);
   return TIGON_OK;
 }

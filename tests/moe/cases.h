@@ -21,7 +21,10 @@ enum {
   MOE_STRIDED = 4,     /* padded rows, offsets, weights as slices of bigger tensors */
   MOE_EXPAND = 8,      /* x's rows and dout's rows are one row with stride 0 */
   MOE_ACCUMULATE = 16, /* weight gradients are added to float32 values */
-  MOE_MIXED = 32       /* every tensor has a dtype of its own */
+  MOE_MIXED = 32,      /* every tensor has a dtype of its own */
+  MOE_TRANSPOSED = 64, /* weights in TIGON_MOE_LAYOUT_TRANSPOSED */
+  MOE_ON_INPUT = 128,  /* topk_weights scale x */
+  MOE_LIMITED = 256    /* a third of the valid routes lies past row_limit */
 };
 
 typedef struct moe_case {
@@ -71,6 +74,25 @@ static const moe_case moe_cases[] = {
     {513, 1, 16, 32, 2, ROUTE_SKEWED, MOE_MIXED | MOE_ACCUMULATE},
     {3, 2, 32, 16, 8, ROUTE_RANDOM, MOE_STRIDED | MOE_IDS64 | MOE_MIXED},
     {257, 2, 31, 33, 8, ROUTE_DISTINCT, MOE_PACKED | MOE_MIXED | MOE_STRIDED},
+    {65, 2, 64, 33, 8, ROUTE_RANDOM, MOE_TRANSPOSED},
+    {17, 3, 33, 64, 8, ROUTE_SKEWED, MOE_TRANSPOSED | MOE_PACKED | MOE_STRIDED},
+    {40, 2, 31, 65, 4, ROUTE_DISTINCT, MOE_TRANSPOSED | MOE_PACKED | MOE_ACCUMULATE},
+    {33, 8, 16, 8, 64, ROUTE_INVALID, MOE_TRANSPOSED | MOE_MIXED | MOE_STRIDED},
+    {64, 1, 65, 31, 16, ROUTE_RANDOM, MOE_ON_INPUT},
+    {33, 2, 64, 65, 4, ROUTE_DISTINCT, MOE_ON_INPUT | MOE_PACKED | MOE_STRIDED},
+    {41, 3, 33, 17, 8, ROUTE_INVALID, MOE_ON_INPUT | MOE_MIXED | MOE_IDS64},
+    {29, 2, 130, 16, 4, ROUTE_DUPLICATES, MOE_ON_INPUT | MOE_ACCUMULATE | MOE_TRANSPOSED},
+    {50, 2, 16, 130, 4, ROUTE_SKEWED, MOE_ON_INPUT | MOE_TRANSPOSED | MOE_PACKED | MOE_MIXED},
+    {24, 2, 33, 8, 3, ROUTE_RANDOM, MOE_ON_INPUT | MOE_EXPAND},
+    {60, 2, 33, 31, 8, ROUTE_RANDOM, MOE_LIMITED},
+    {60, 3, 16, 40, 8, ROUTE_INVALID, MOE_LIMITED | MOE_PACKED | MOE_STRIDED},
+    {45, 4, 31, 17, 8, ROUTE_SKEWED, MOE_LIMITED | MOE_ACCUMULATE | MOE_TRANSPOSED},
+    {45, 2, 70, 17, 8, ROUTE_ONE, MOE_LIMITED | MOE_ON_INPUT | MOE_MIXED},
+    {1, 32, 17, 17, 64, ROUTE_DISTINCT, MOE_LIMITED | MOE_ON_INPUT | MOE_TRANSPOSED | MOE_PACKED},
+    {12, 2, 65, 7, 8, ROUTE_NONE, MOE_LIMITED | MOE_ON_INPUT},
+    {0, 2, 64, 8, 8, ROUTE_RANDOM, MOE_TRANSPOSED | MOE_ON_INPUT | MOE_LIMITED},
+    {7, 2, 0, 8, 2, ROUTE_RANDOM, MOE_TRANSPOSED | MOE_ON_INPUT},
+    {7, 2, 8, 0, 2, ROUTE_RANDOM, MOE_TRANSPOSED | MOE_PACKED | MOE_LIMITED},
 };
 enum { MOE_CASES = sizeof moe_cases / sizeof *moe_cases };
 

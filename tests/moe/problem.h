@@ -11,6 +11,7 @@ typedef struct moe_problem {
   test_tensor gate, up, gate_up, down; /* gate and up, or gate_up */
   test_tensor out, dx, d_weights, d_gate, d_up, d_gate_up, d_down;
   reference_moe_kinds kinds;
+  int64_t row_limit;
   unsigned char *saved; /* 64-byte aligned, poisoned; NULL: recompute */
   uint64_t saved_bytes;
 } moe_problem;
@@ -39,13 +40,48 @@ static inline int64_t moe_id(const moe_case *c, test_rng *rng, int64_t t, int64_
   }
 }
 
-/* A weight tensor: of a strided case a slice of one with more rows, so that rows and experts stand apart. */
-static inline void moe_make_weight(test_tensor *t, tigon_kind kind, bool strided, int64_t experts, int64_t rows,
-                                   int64_t width) {
+/* A weight tensor of `rows` x `width` an expert, which a transposed case stores as width x rows. Of a strided case it is a
+ * slice of a larger tensor, so that rows and experts stand apart. */
+static inline void moe_make_weight(test_tensor *t, tigon_kind kind, const moe_case *c, int64_t rows, int64_t width) {
+  const bool strided = c->options & MOE_STRIDED, transposed = c->options & MOE_TRANSPOSED;
   const test_layout layout = {.row_pad = strided ? 5 : 0, .offset = strided ? 3 : 0};
-  test_tensor_make(t, kind, 3, (int64_t[]){experts, rows + (strided ? 2 : 0), width}, layout);
-  t->tensor.shape[1] = rows;
-  t->count = experts * rows * width;
+  const int64_t first = transposed ? width : rows, second = transposed ? rows : width;
+  test_tensor_make(t, kind, 3, (int64_t[]){c->experts, first + (strided ? 2 : 0), second}, layout);
+  t->tensor.shape[1] = first;
+  t->count = c->experts * rows * width;
+}
+
+/* A weight tensor, or half of a packed one, with its elements in the order of (E, rows, width), whatever its layout.
+ * For values only: its descriptor is not to be passed on. */
+static inline test_tensor moe_rows_view(const test_tensor *t, const moe_case *c) {
+  test_tensor view = *t;
+  if (!(c->options & MOE_TRANSPOSED)) return view;
+  view.tensor.shape[1] = t->tensor.shape[2], view.tensor.shape[2] = t->tensor.shape[1];
+  view.tensor.strides[1] = t->tensor.strides[2], view.tensor.strides[2] = t->tensor.strides[1];
+  return view;
+}
+
+static inline test_tensor moe_half_view(const test_tensor *packed, const moe_case *c, int half) {
+  test_tensor view = moe_rows_view(packed, c);
+  view.tensor.shape[1] /= 2;
+  view.count /= 2;
+  view.tensor.dl.byte_offset +=
+      (uint64_t)(half * view.tensor.shape[1] * view.tensor.strides[1] * tigon_kind_bytes(packed->kind));
+  return view;
+}
+
+/* gate, up and down, or their gradients, as (E, I, D) twice and (E, D, I). */
+enum { MOE_WEIGHTS = 3 };
+static inline void moe_weight_views(const moe_problem *p, bool gradients, test_tensor views[MOE_WEIGHTS]) {
+  const test_tensor *packed = gradients ? &p->d_gate_up : &p->gate_up;
+  if (p->c.options & MOE_PACKED) {
+    views[0] = moe_half_view(packed, &p->c, 0);
+    views[1] = moe_half_view(packed, &p->c, 1);
+  } else {
+    views[0] = moe_rows_view(gradients ? &p->d_gate : &p->gate, &p->c);
+    views[1] = moe_rows_view(gradients ? &p->d_up : &p->up, &p->c);
+  }
+  views[2] = moe_rows_view(gradients ? &p->d_down : &p->down, &p->c);
 }
 
 static inline tigon_kind moe_other(tigon_kind kind, bool mixed, int step) {
@@ -71,23 +107,32 @@ static inline void moe_make_inputs(moe_problem *p, tigon_kind x_kind, test_rng *
     test_tensor_set(&p->ids, i, (double)moe_id(c, rng, i / c->choices, i % c->choices));
     test_tensor_set(&p->weights, i, 1.2 * test_random_uniform(rng) - 0.2);
   }
-  const double in_scale = 1 / sqrt((double)(c->width + 1)), inner_scale = 1 / sqrt((double)(c->inner + 1));
   if (c->options & MOE_PACKED) {
-    moe_make_weight(&p->gate_up, moe_other(x_kind, mixed, 2), strided, c->experts, 2 * c->inner, c->width);
-    test_tensor_fill_normal(&p->gate_up, rng, in_scale);
+    moe_make_weight(&p->gate_up, moe_other(x_kind, mixed, 2), c, 2 * c->inner, c->width);
   } else {
-    moe_make_weight(&p->gate, moe_other(x_kind, mixed, 2), strided, c->experts, c->inner, c->width);
-    moe_make_weight(&p->up, moe_other(x_kind, mixed, 1), strided, c->experts, c->inner, c->width);
-    test_tensor_fill_normal(&p->gate, rng, in_scale);
-    test_tensor_fill_normal(&p->up, rng, in_scale);
+    moe_make_weight(&p->gate, moe_other(x_kind, mixed, 2), c, c->inner, c->width);
+    moe_make_weight(&p->up, moe_other(x_kind, mixed, 1), c, c->inner, c->width);
   }
-  moe_make_weight(&p->down, x_kind, strided, c->experts, c->width, c->inner);
-  test_tensor_fill_normal(&p->down, rng, inner_scale);
+  moe_make_weight(&p->down, x_kind, c, c->width, c->inner);
+  test_tensor weights[MOE_WEIGHTS];
+  moe_weight_views(p, false, weights);
+  for (int i = 0; i < MOE_WEIGHTS; i++)
+    test_tensor_fill_normal(&weights[i], rng, 1 / sqrt((double)((i < 2 ? c->width : c->inner) + 1)));
+}
+
+/* The limit that leaves a third of the valid routes out. */
+static inline int64_t moe_limit(const moe_problem *p) {
+  int64_t valid = 0;
+  for (int64_t i = 0; i < p->ids.count; i++) {
+    const double id = test_tensor_get(&p->ids, i);
+    valid += id >= 0 && id < (double)p->c.experts;
+  }
+  return valid < 2 ? 1 : (2 * valid + 2) / 3;
 }
 
 static inline void moe_make_outputs(moe_problem *p, tigon_kind x_kind, test_rng *rng) {
   const moe_case *c = &p->c;
-  const bool strided = c->options & MOE_STRIDED, mixed = c->options & MOE_MIXED, packed = c->options & MOE_PACKED;
+  const bool mixed = c->options & MOE_MIXED, packed = c->options & MOE_PACKED, strided = c->options & MOE_STRIDED;
   const bool accumulate = c->options & MOE_ACCUMULATE;
   const test_layout matrix = {.row_pad = strided ? 1 : 0, .offset = strided ? 2 : 0};
   const int64_t rows[2] = {c->tokens, c->width}, choices[2] = {c->tokens, c->choices};
@@ -105,15 +150,15 @@ static inline void moe_make_outputs(moe_problem *p, tigon_kind x_kind, test_rng 
   test_tensor_make(&p->dx, (tigon_kind)p->kinds.dx, 2, rows, matrix);
   test_tensor_make(&p->d_weights, (tigon_kind)p->kinds.d_weights, 2, choices, matrix);
   if (packed) {
-    moe_make_weight(&p->d_gate_up, gate, strided, c->experts, 2 * c->inner, c->width);
+    moe_make_weight(&p->d_gate_up, gate, c, 2 * c->inner, c->width);
   } else {
-    moe_make_weight(&p->d_gate, gate, strided, c->experts, c->inner, c->width);
-    moe_make_weight(&p->d_up, up, strided, c->experts, c->inner, c->width);
+    moe_make_weight(&p->d_gate, gate, c, c->inner, c->width);
+    moe_make_weight(&p->d_up, up, c, c->inner, c->width);
   }
-  moe_make_weight(&p->d_down, down, strided, c->experts, c->width, c->inner);
-  test_tensor *const sums[] = {&p->d_gate, &p->d_up, &p->d_gate_up, &p->d_down};
-  for (int i = 0; accumulate && i < 4; i++)
-    if (sums[i]->block) test_tensor_fill_normal(sums[i], rng, 1);
+  moe_make_weight(&p->d_down, down, c, c->width, c->inner);
+  test_tensor sums[MOE_WEIGHTS];
+  moe_weight_views(p, true, sums);
+  for (int i = 0; accumulate && i < MOE_WEIGHTS; i++) test_tensor_fill_normal(&sums[i], rng, 1);
 }
 
 static inline const DLTensor *moe_in(const test_tensor *t) { return t->block ? &t->tensor.dl : NULL; }
@@ -130,7 +175,10 @@ static inline tigon_moe_args moe_forward_args(moe_problem *p) {
                           .down = moe_in(&p->down),
                           .out = moe_out(&p->out),
                           .saved = p->saved,
-                          .saved_bytes = p->saved_bytes};
+                          .saved_bytes = p->saved_bytes,
+                          .weight_layout = p->c.options & MOE_TRANSPOSED ? TIGON_MOE_LAYOUT_TRANSPOSED : 0,
+                          .weights_on_input = (p->c.options & MOE_ON_INPUT) != 0,
+                          .row_limit = p->row_limit};
 }
 
 static inline tigon_moe_backward_args moe_backward_args(moe_problem *p) {
@@ -151,16 +199,20 @@ static inline tigon_moe_backward_args moe_backward_args(moe_problem *p) {
                                    .d_gate = moe_out(&p->d_gate),
                                    .d_up = moe_out(&p->d_up),
                                    .d_gate_up = moe_out(&p->d_gate_up),
-                                   .d_down = moe_out(&p->d_down)};
+                                   .d_down = moe_out(&p->d_down),
+                                   .weight_layout = p->c.options & MOE_TRANSPOSED ? TIGON_MOE_LAYOUT_TRANSPOSED : 0,
+                                   .weights_on_input = (p->c.options & MOE_ON_INPUT) != 0,
+                                   .row_limit = p->row_limit};
 }
 
-/* The same seed gives the same values whatever the other options, as long as shapes and dtypes agree. */
+/* The same seed gives the same values whatever the other options, layouts too, as long as shapes and dtypes agree. */
 static inline void moe_make(moe_problem *p, const moe_case *c, tigon_kind x_kind, bool with_saved, uint64_t seed) {
   memset(p, 0, sizeof *p);
   p->c = *c;
   test_rng rng = {seed};
   moe_make_inputs(p, x_kind, &rng);
   moe_make_outputs(p, x_kind, &rng);
+  if (c->options & MOE_LIMITED) p->row_limit = moe_limit(p);
   if (!with_saved) return;
   const tigon_moe_args args = moe_forward_args(p);
   test_expect_status(tigon_moe_saved(NULL, &args, &p->saved_bytes), TIGON_OK, NULL);
@@ -214,38 +266,25 @@ typedef struct moe_dense {
   int64_t *ids;
 } moe_dense;
 
-/* Both halves of an (E, 2I, D) tensor as (E, I, D). */
-static inline void moe_split(const test_tensor *packed, double **gate, double **up) {
-  const int64_t half = packed->tensor.shape[1] / 2 * packed->tensor.shape[2], experts = packed->tensor.shape[0];
-  double *both = test_tensor_values(packed);
-  *gate = malloc((size_t)(experts * half + 1) * sizeof **gate);
-  *up = malloc((size_t)(experts * half + 1) * sizeof **up);
-  for (int64_t e = 0; e < experts; e++) {
-    memcpy(*gate + e * half, both + 2 * e * half, (size_t)half * sizeof **gate);
-    memcpy(*up + e * half, both + (2 * e + 1) * half, (size_t)half * sizeof **up);
-  }
-  free(both);
-}
-
-static inline void moe_gate_up_values(const test_tensor *gate, const test_tensor *up, const test_tensor *gate_up,
-                                      double **gate_values, double **up_values) {
-  if (gate_up->block) {
-    moe_split(gate_up, gate_values, up_values);
-    return;
-  }
-  *gate_values = test_tensor_values(gate);
-  *up_values = test_tensor_values(up);
-}
-
 static inline moe_dense moe_dense_of(const moe_problem *p) {
+  test_tensor weights[MOE_WEIGHTS];
+  moe_weight_views(p, false, weights);
   moe_dense d = {.x = test_tensor_values(&p->x),
                  .dout = test_tensor_values(&p->dout),
                  .weights = test_tensor_values(&p->weights),
-                 .down = test_tensor_values(&p->down)};
-  moe_gate_up_values(&p->gate, &p->up, &p->gate_up, &d.gate, &d.up);
+                 .gate = test_tensor_values(&weights[0]),
+                 .up = test_tensor_values(&weights[1]),
+                 .down = test_tensor_values(&weights[2])};
   d.ids = malloc(((size_t)p->ids.count + 1) * sizeof *d.ids);
   for (int64_t i = 0; i < p->ids.count; i++) d.ids[i] = (int64_t)test_tensor_get(&p->ids, i);
   return d;
+}
+
+static inline reference_moe_input moe_reference_input(const moe_problem *p, const moe_dense *d) {
+  const moe_case *c = &p->c;
+  return (reference_moe_input){
+      c->tokens, c->choices, c->width, c->inner, c->experts, (c->options & MOE_ON_INPUT) != 0, p->row_limit, d->x,
+      d->ids,    d->weights, d->gate,  d->up,    d->down};
 }
 
 static inline void moe_dense_free(moe_dense *d) {

@@ -4,7 +4,7 @@
 
 static const moe_case small = {6, 2, 10, 6, 4, ROUTE_RANDOM, 0};
 static const moe_case small_packed = {6, 2, 10, 6, 4, ROUTE_RANDOM, MOE_PACKED};
-static const route_case small_route = {6, 2, 5, LOGITS_NORMAL, 0};
+static const route_case small_route = {6, 2, 5, LOGITS_NORMAL, 0, BIAS_NONE, 0, 0, 0};
 
 /* A tensor of another dtype or shape in place of a good one. */
 static tigon_tensor spare;

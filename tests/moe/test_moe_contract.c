@@ -92,74 +92,73 @@ static void test_backward_twice(void **state) {
   }
 }
 
-/* A pair and a packed tensor of the same numbers give the same bits. */
-static void test_pair_and_packed(void **state) {
+/* Pair or packed, rows or transposed: the same numbers give the same bits. */
+static void test_layouts(void **state) {
   (void)state;
   static const int64_t sizes[] = {1, 7, 63, 64, 129};
+  static const unsigned layouts[] = {MOE_PACKED, MOE_TRANSPOSED, MOE_TRANSPOSED | MOE_PACKED};
+  static const unsigned others[] = {0, MOE_ON_INPUT, MOE_LIMITED, MOE_ACCUMULATE | MOE_ON_INPUT | MOE_LIMITED};
   for (int i = 0; i < 5; i++)
-    for (int kind = 0; kind < 3; kind++) {
-      const moe_case pair = {50, 2, sizes[i], sizes[4 - i], 8, ROUTE_SKEWED, MOE_STRIDED};
-      moe_case packed = pair;
-      packed.options |= MOE_PACKED;
-      moe_problem a, b;
-      moe_make(&a, &pair, x_kinds[kind], true, 3);
-      moe_make(&b, &packed, x_kinds[kind], true, 3);
-      const int64_t half = pair.inner * pair.width;
-      for (int64_t n = 0; n < a.gate.count; n++) {
-        const int64_t at = n / half * 2 * half + n % half;
-        test_tensor_set(&b.gate_up, at, test_tensor_get(&a.gate, n));
-        test_tensor_set(&b.gate_up, at + half, test_tensor_get(&a.up, n));
-      }
-      for (int64_t n = 0; n < a.down.count; n++) test_tensor_set(&b.down, n, test_tensor_get(&a.down, n));
-      run_both(&a, 2);
-      run_both(&b, 2);
-      check_same_values("out", &a.out, &b.out);
-      check_same_values("dx", &a.dx, &b.dx);
-      check_same_values("d_topk_weights", &a.d_weights, &b.d_weights);
-      check_same_values("d_down", &a.d_down, &b.d_down);
-      for (int64_t n = 0; n < a.gate.count; n++) {
-        const int64_t at = n / half * 2 * half + n % half;
-        assert_true(test_tensor_get(&a.d_gate, n) == test_tensor_get(&b.d_gate_up, at));
-        assert_true(test_tensor_get(&a.d_up, n) == test_tensor_get(&b.d_gate_up, at + half));
-      }
-      moe_free(&a), moe_free(&b);
-      test_count_case();
-    }
+    for (int kind = 0; kind < 3; kind++)
+      for (int layout = 0; layout < 3; layout++)
+        for (int other = 0; other < 4; other++) {
+          const moe_case pair = {50, 2, sizes[i], sizes[4 - i], 8, ROUTE_SKEWED, MOE_STRIDED | others[other]};
+          moe_case c = pair;
+          c.options |= layouts[layout];
+          moe_problem a, b;
+          moe_make(&a, &pair, x_kinds[kind], true, 3);
+          moe_make(&b, &c, x_kinds[kind], layout % 2, 3);
+          run_both(&a, 2);
+          run_both(&b, 2);
+          check_same_values("out", &a.out, &b.out);
+          check_same_values("dx", &a.dx, &b.dx);
+          check_same_values("d_topk_weights", &a.d_weights, &b.d_weights);
+          test_tensor of_a[MOE_WEIGHTS], of_b[MOE_WEIGHTS];
+          moe_weight_views(&a, true, of_a);
+          moe_weight_views(&b, true, of_b);
+          for (int n = 0; n < MOE_WEIGHTS; n++) check_same_values("a weight gradient", &of_a[n], &of_b[n]);
+          moe_free(&a), moe_free(&b);
+          test_count_case();
+        }
 }
 
 /* Each gradient asked for alone has the bits that it has among all. */
+static void check_single_gradients(const moe_case *c, bool with_saved) {
+  moe_problem all, one;
+  moe_make(&all, c, TIGON_BF16, true, 4);
+  run_both(&all, 2);
+  for (int wanted = 1; wanted < OUTPUTS; wanted++) {
+    moe_make(&one, c, TIGON_BF16, with_saved, 4);
+    moe_run_forward(&one, 2, NULL);
+    test_tensor *of_one[OUTPUTS], *of_all[OUTPUTS];
+    outputs_of(&one, of_one);
+    outputs_of(&all, of_all);
+    for (int n = 1; n < OUTPUTS; n++)
+      if (n != wanted) test_tensor_free(of_one[n]);
+    moe_run_backward(&one, 2, NULL);
+    if (of_one[wanted]->block) test_tensor_check_same("a gradient alone", of_one[wanted], of_all[wanted]);
+    moe_free(&one);
+    test_count_case();
+  }
+  moe_free(&all);
+}
+
 static void test_single_gradients(void **state) {
   (void)state;
-  for (int packed = 0; packed < 2; packed++)
-    for (int with_saved = 0; with_saved < 2; with_saved++) {
-      const moe_case c = {33, 3, 65, 31, 4, ROUTE_INVALID, packed ? MOE_PACKED : 0};
-      moe_problem all, one;
-      moe_make(&all, &c, TIGON_BF16, true, 4);
-      run_both(&all, 2);
-      for (int wanted = 1; wanted < OUTPUTS; wanted++) {
-        moe_make(&one, &c, TIGON_BF16, with_saved, 4);
-        moe_run_forward(&one, 2, NULL);
-        test_tensor *of_one[OUTPUTS], *of_all[OUTPUTS];
-        outputs_of(&one, of_one);
-        outputs_of(&all, of_all);
-        for (int n = 1; n < OUTPUTS; n++)
-          if (n != wanted) test_tensor_free(of_one[n]);
-        moe_run_backward(&one, 2, NULL);
-        if (of_one[wanted]->block) test_tensor_check_same("a gradient alone", of_one[wanted], of_all[wanted]);
-        moe_free(&one);
-      }
-      moe_free(&all);
-    }
+  for (unsigned mix = 0; mix < 32; mix++) {
+    const unsigned options = (mix & 1 ? MOE_PACKED : 0) | (mix & 2 ? MOE_TRANSPOSED : 0) |
+                             (mix & 4 ? MOE_ON_INPUT : 0) | (mix & 8 ? MOE_LIMITED : 0);
+    check_single_gradients(&(moe_case){33, 3, 65, 31, 4, ROUTE_INVALID, options}, mix & 16);
+  }
 }
 
 /* NaN and infinities of one token stay in its rows of out, dx and d_topk_weights. */
-static void test_special_rows(void **state) {
-  (void)state;
+static void check_special_rows(unsigned options) {
   static const double specials[] = {NAN, INFINITY, -INFINITY};
   for (int which = 0; which < 3; which++)
     for (int kind = 0; kind < 3; kind++)
       for (int place = 0; place < 3; place++) { /* x, dout, weights */
-        const moe_case c = {40, 2, 33, 31, 4, ROUTE_RANDOM, 0};
+        const moe_case c = {40, 2, 33, 31, 4, ROUTE_RANDOM, options};
         moe_problem clean, p;
         moe_make(&clean, &c, x_kinds[kind], true, 6);
         moe_make(&p, &c, x_kinds[kind], true, 6);
@@ -183,6 +182,14 @@ static void test_special_rows(void **state) {
         moe_free(&clean), moe_free(&p);
         test_count_case();
       }
+}
+
+static void test_special_rows(void **state) {
+  (void)state;
+  check_special_rows(0);
+  check_special_rows(MOE_TRANSPOSED | MOE_PACKED);
+  check_special_rows(MOE_ON_INPUT);
+  check_special_rows(MOE_ON_INPUT | MOE_TRANSPOSED);
 }
 
 /* Nobody's weights reach tokens that do not use them. */
@@ -304,7 +311,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_and_recompute),
                                      cmocka_unit_test(test_threads_large),
                                      cmocka_unit_test(test_backward_twice),
-                                     cmocka_unit_test(test_pair_and_packed),
+                                     cmocka_unit_test(test_layouts),
                                      cmocka_unit_test(test_single_gradients),
                                      cmocka_unit_test(test_special_rows),
                                      cmocka_unit_test(test_unused_expert),

@@ -1,127 +1,60 @@
 /* The router against the oracle, forward and backward; and the oracle against differences of its own forward. */
-#include "tests/moe/route_problem.h"
+#include "tests/moe/route_check.h"
 
 static const tigon_kind kinds[] = {TIGON_F32, TIGON_BF16, TIGON_F16};
-
-static int64_t *indices_of(const test_tensor *t) {
-  int64_t *values = malloc(((size_t)t->count + 1) * sizeof *values);
-  assert_non_null(values);
-  for (int64_t i = 0; i < t->count; i++) values[i] = (int64_t)test_tensor_get(t, i);
-  return values;
-}
-
-static double *doubles(int64_t n) {
-  double *values = calloc((size_t)n + 1, sizeof *values);
-  assert_non_null(values);
-  return values;
-}
-
-static void check_indices(const char *what, const int64_t *got, const int64_t *expected, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (got[i] != expected[i])
-      fail_msg("%s[%lld]: expected %lld, got %lld", what, (long long)i, (long long)expected[i], (long long)got[i]);
-}
-
-static void check_forward(const route_problem *p, const double *logits, int64_t *ids) {
-  const route_case *c = &p->c;
-  const int64_t routes = c->tokens * c->choices;
-  int64_t *oracle_ids = malloc(((size_t)routes + 1) * sizeof *oracle_ids);
-  int64_t *counts = malloc((size_t)c->experts * sizeof *counts), *got_counts = indices_of(&p->counts);
-  double *weights = doubles(routes), *plain = doubles(routes), loss, plain_loss;
-  reference_moe_route_plain(c->tokens, c->choices, c->experts, p->score, p->renormalize, logits, oracle_ids, plain,
-                            counts, &plain_loss);
-  reference_moe_route(c->tokens, c->choices, c->experts, p->score, p->renormalize, logits, oracle_ids, weights, counts,
-                      &loss);
-  check_indices("topk_ids", ids, oracle_ids, routes);
-  check_indices("counts", got_counts, counts, c->experts);
-  const bool one_row = c->options & ROUTE_EXPAND; /* equal rows are no sample for gate 2 */
-  test_gate("topk_weights", &p->weights, weights, one_row ? NULL : plain, 2e-6);
-  test_gate("balance_loss", &p->loss, &loss, &plain_loss, 2e-6);
-  free(oracle_ids), free(counts), free(got_counts), free(weights), free(plain);
-}
-
-/* The fp32 sums over a row, at the size of the largest element. A row's gradients are a
- * few large ones beside many small ones, so the largest is measured and not assumed. */
-static double bound_of(double largest) { return 2e-5 * fmax(1, largest); }
-
-static void check_backward(const route_problem *p, const double *logits, const int64_t *ids) {
-  const route_case *c = &p->c;
-  const int64_t n = c->tokens * c->experts;
-  double *d_weights = test_tensor_values(&p->d_weights), *oracle = doubles(n), *plain = doubles(n);
-  const double d_loss = test_tensor_get(&p->d_loss, 0);
-  reference_moe_route_backward(c->tokens, c->choices, c->experts, p->score, p->renormalize, logits, ids, d_weights,
-                               d_loss, oracle);
-  reference_moe_route_backward_plain(c->tokens, c->choices, c->experts, p->score, p->renormalize, logits, ids,
-                                     d_weights, d_loss, (int)p->d_logits.kind, plain);
-  double most = 0, sum = 0;
-  for (int64_t i = 0; i < n; i++) {
-    most = fmax(most, fabs(oracle[i]));
-    sum += oracle[i] * oracle[i];
-  }
-  const double largest = sum > 0 ? most / sqrt(sum / (double)n) : 1;
-  test_gate("d_logits", &p->d_logits, oracle, c->options & ROUTE_EXPAND ? NULL : plain, bound_of(largest));
-  free(d_weights), free(oracle), free(plain);
-}
 
 static void test_cases(void **state) {
   (void)state;
   for (int i = 0; i < ROUTE_CASES; i++)
     for (int kind = 0; kind < 3; kind++)
-      for (int mode = 0; mode < 4; mode++) {
-        route_problem p;
-        route_make(&p, &route_cases[i], kinds[kind], mode / 2, mode % 2, 40 + (uint64_t)i);
-        double *logits = test_tensor_values(&p.logits);
-        const tigon_moe_route_args args = route_args(&p);
-        route_run(&args, 2);
-        int64_t *ids = indices_of(&p.ids);
-        check_forward(&p, logits, ids);
-        const tigon_moe_route_backward_args backward = route_backward_args(&p);
-        route_run_backward(&backward, 2, NULL);
-        check_backward(&p, logits, ids);
-        test_count_case();
-        free(logits), free(ids);
-        route_free(&p);
-      }
+      for (int mode = 0; mode < 4; mode++)
+        route_check_case(&route_cases[i], kinds[kind], mode / 2, mode % 2, 2, 40 + (uint64_t)i);
 }
 
 /* --- the oracle's gradient against differences of its own forward ------------------------------------------------- */
 
-/* sum of d_weights * weights + d_loss * (E sum f P), with ids and f held at their first values. */
-static double objective(const route_case *c, int score, int renormalize, const double *logits, const double *d_weights,
-                        double d_loss) {
+static const double d_loss = 2.5, d_z_loss = 0.7;
+
+/* sum of d_weights * weights + d_loss * (E sum f P) + d_z_loss * z_loss, with ids and f held at their first values. */
+static double objective(const reference_moe_route_input *in, const double *d_weights) {
   int64_t ids[64], counts[16];
-  double weights[64], loss, sum = 0;
-  reference_moe_route(c->tokens, c->choices, c->experts, score, renormalize, logits, ids, weights, counts, &loss);
-  for (int64_t i = 0; i < c->tokens * c->choices; i++) sum += d_weights[i] * weights[i];
-  return sum + d_loss * loss;
+  double weights[64], loss, z_loss, sum = 0;
+  reference_moe_route_select(in, ids);
+  reference_moe_route(in, ids, weights, counts, &loss, &z_loss);
+  for (int64_t i = 0; i < in->tokens * in->choices; i++) sum += d_weights[i] * weights[i];
+  return sum + d_loss * loss + d_z_loss * z_loss;
+}
+
+static void check_differences(const route_case *c, int score, int renormalize) {
+  route_problem p;
+  route_make(&p, c, TIGON_F32, score, renormalize, 3);
+  route_dense dense = route_dense_of(&p);
+  double *logits = dense.logits, *d_weights = test_tensor_values(&p.d_weights), *d = route_doubles(p.logits.count);
+  int64_t ids[64];
+  reference_moe_route_select(&dense.in, ids);
+  reference_moe_route_backward(&dense.in, ids, d_weights, d_loss, d_z_loss, d);
+  for (int64_t i = 0; i < p.logits.count; i++) {
+    const double kept = logits[i], h = 1e-6;
+    logits[i] = kept + h;
+    const double above = objective(&dense.in, d_weights);
+    logits[i] = kept - h;
+    const double below = objective(&dense.in, d_weights);
+    logits[i] = kept;
+    const double difference = (above - below) / (2 * h);
+    if (!(fabs(difference - d[i]) <= 1e-8))
+      fail_msg("d_logits[%lld]: gradient %.12g, difference %.12g", (long long)i, d[i], difference);
+  }
+  free(d_weights), free(d);
+  route_dense_free(&dense);
+  route_free(&p);
 }
 
 /* Steps are small enough that no choice changes. */
 static void test_oracle_differences(void **state) {
   (void)state;
-  const route_case c = {7, 3, 6, LOGITS_NORMAL, 0};
   for (int mode = 0; mode < 4; mode++) {
-    route_problem p;
-    route_make(&p, &c, TIGON_F32, mode / 2, mode % 2, 3);
-    double *logits = test_tensor_values(&p.logits), *d_weights = test_tensor_values(&p.d_weights);
-    double *d = doubles(p.logits.count), weights[64], loss;
-    int64_t ids[64], counts[16];
-    reference_moe_route(c.tokens, c.choices, c.experts, p.score, p.renormalize, logits, ids, weights, counts, &loss);
-    reference_moe_route_backward(c.tokens, c.choices, c.experts, p.score, p.renormalize, logits, ids, d_weights, 2.5,
-                                 d);
-    for (int64_t i = 0; i < p.logits.count; i++) {
-      const double kept = logits[i], h = 1e-6;
-      logits[i] = kept + h;
-      const double above = objective(&c, p.score, p.renormalize, logits, d_weights, 2.5);
-      logits[i] = kept - h;
-      const double below = objective(&c, p.score, p.renormalize, logits, d_weights, 2.5);
-      logits[i] = kept;
-      const double difference = (above - below) / (2 * h);
-      if (!(fabs(difference - d[i]) <= 1e-8))
-        fail_msg("d_logits[%lld]: gradient %.12g, difference %.12g", (long long)i, d[i], difference);
-    }
-    free(logits), free(d_weights), free(d);
-    route_free(&p);
+    check_differences(&(route_case){7, 3, 6, LOGITS_NORMAL, 0, BIAS_NONE, 0, 0, 0}, mode / 2, mode % 2);
+    check_differences(&(route_case){7, 3, 12, LOGITS_NORMAL, ROUTE_SCALE, BIAS_NORMAL, 4, 2, 0}, mode / 2, mode % 2);
   }
 }
 
@@ -146,6 +79,7 @@ static void test_threads(void **state) {
       test_tensor_check_same("topk_weights", &one.weights, &p.weights);
       test_tensor_check_same("counts", &one.counts, &p.counts);
       test_tensor_check_same("balance_loss", &one.loss, &p.loss);
+      if (p.z_loss.block) test_tensor_check_same("z_loss", &one.z_loss, &p.z_loss);
       test_tensor_check_same("d_logits", &one.d_logits, &p.d_logits);
       route_free(&one), route_free(&p);
     }
@@ -154,7 +88,7 @@ static void test_threads(void **state) {
 /* Absent outputs change nothing in the others; absent gradients count as 0. */
 static void test_absent_tensors(void **state) {
   (void)state;
-  const route_case c = {33, 2, 17, LOGITS_NORMAL, 0};
+  const route_case c = {33, 2, 17, LOGITS_NORMAL, 0, BIAS_NONE, 0, 0, 0};
   for (int mode = 0; mode < 4; mode++) {
     route_problem all, p;
     route_make(&all, &c, TIGON_F32, mode / 2, mode % 2, 5);
@@ -194,7 +128,7 @@ static void test_order(void **state) {
                                       {INFINITY, 3, INFINITY, NAN, -INFINITY, 3}};
   static const int64_t ids[3][5] = {{0, 1, 3, 5, 4}, {4, 0, 2, -1, -1}, {0, 2, 1, 5, 4}};
   static const double weights[3][5] = {{0.25, 0.25, 0.25, 0.25, 0}, {1, 0, 0, 0, 0}, {0.5, 0.5, 0, 0, 0}};
-  const route_case c = {3, 5, 6, LOGITS_NORMAL, 0};
+  const route_case c = {3, 5, 6, LOGITS_NORMAL, 0, BIAS_NONE, 0, 0, 0};
   route_problem p;
   route_make(&p, &c, TIGON_F32, TIGON_MOE_SOFTMAX, 0, 5);
   for (int64_t i = 0; i < 18; i++) test_tensor_set(&p.logits, i, logits[i / 6][i % 6]);
@@ -210,7 +144,7 @@ static void test_order(void **state) {
 /* An id >= E given to backward is noted and has no gradient; forward's -1 is silent. */
 static void test_record(void **state) {
   (void)state;
-  const route_case c = {8, 2, 5, LOGITS_NORMAL, ROUTE_STRIDED};
+  const route_case c = {8, 2, 5, LOGITS_NORMAL, ROUTE_STRIDED, BIAS_NONE, 0, 0, 0};
   tigon_context *context;
   test_expect_status(tigon_context_create((DLDevice){kDLCPU, 0}, &context), TIGON_OK, NULL);
   route_problem p;

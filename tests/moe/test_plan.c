@@ -41,7 +41,12 @@ static routing_data make_routing(test_rng *rng, pattern p, int64_t tokens, int64
   }
   if (is_wide && tokens > 0 && p == OUT_OF_RANGE) d.wide[0] = INT64_MIN; /* not 0 in its low half */
   if (is_wide && tokens > 1 && p == OUT_OF_RANGE) d.wide[stride] = (int64_t)1 << 32;
-  d.routing = (tigon_moe_routing){is_wide ? (const void *)d.wide : d.narrow, is_wide, stride, tokens, choices, experts};
+  d.routing = (tigon_moe_routing){
+      is_wide ? (const void *)d.wide : d.narrow, is_wide, stride, tokens, choices, experts, tokens * choices};
+  if (test_random(rng) % 2) { /* limited; the limit may be enough */
+    int64_t needed;
+    d.routing.end = tigon_moe_plan_end(&d.routing, test_random_range(rng, 0, tokens * choices + 1), &needed);
+  }
   return d;
 }
 
@@ -88,14 +93,17 @@ static void check_guards(const tigon_moe_routing *r, const plan_memory *m) {
   }
 }
 
-static bool valid(const tigon_moe_routing *r, int64_t id) { return id >= 0 && id < r->experts; }
+static bool valid(const tigon_moe_routing *r, int64_t t, int64_t j) {
+  const int64_t id = tigon_moe_id(r, t, j);
+  return id >= 0 && id < r->experts && t * r->choices + j < r->end;
+}
 
 /* Counts are exact, segments are aligned, adjacent and within the bound. */
 static void check_segments(const tigon_moe_routing *r, const plan_memory *m, int64_t align) {
   int64_t *counted = calloc((size_t)r->experts, sizeof *counted);
   for (int64_t t = 0; t < r->tokens; t++)
     for (int64_t j = 0; j < r->choices; j++)
-      if (valid(r, tigon_moe_id(r, t, j))) counted[tigon_moe_id(r, t, j)]++;
+      if (valid(r, t, j)) counted[tigon_moe_id(r, t, j)]++;
   int64_t end = 0;
   for (int64_t e = 0; e < r->experts; e++) {
     assert_int_equal(m->plan.count[e], counted[e]);
@@ -113,7 +121,7 @@ static void check_tables(const tigon_moe_routing *r, const plan_memory *m, int64
   for (int64_t t = 0; t < r->tokens; t++)
     for (int64_t j = 0; j < r->choices; j++) {
       const int64_t id = tigon_moe_id(r, t, j), row = m->plan.row_of[t * r->choices + j];
-      if (!valid(r, id)) {
+      if (!valid(r, t, j)) {
         assert_int_equal(row, -1);
         continue;
       }
@@ -139,6 +147,26 @@ static void check_first_bad(const tigon_moe_routing *r) {
   for (int64_t route = r->tokens * r->choices - 1; route >= 0; route--)
     if (tigon_moe_id(r, route / r->choices, route % r->choices) >= r->experts) expected = route;
   assert_int_equal(tigon_moe_plan_first_bad(r), expected);
+}
+
+/* The end for every limit: exactly `limit` valid routes stand before it, and it is one itself. */
+static void check_end(const tigon_moe_routing *r) {
+  const int64_t routes = r->tokens * r->choices;
+  tigon_moe_routing whole = *r;
+  whole.end = routes;
+  int64_t valid_routes = 0, needed, step = routes / 50 + 1;
+  for (int64_t route = 0; route < routes; route++)
+    valid_routes += tigon_moe_expert(&whole, route / r->choices, route % r->choices) >= 0;
+  for (int64_t limit = 0; limit <= routes + 1; limit += step) {
+    const int64_t end = tigon_moe_plan_end(&whole, limit, &needed);
+    assert_int_equal(needed, valid_routes);
+    int64_t before = 0;
+    for (int64_t route = 0; route < end; route++)
+      before += tigon_moe_expert(&whole, route / r->choices, route % r->choices) >= 0;
+    assert_int_equal(before, limit < valid_routes ? limit : valid_routes);
+    if (limit >= valid_routes) assert_int_equal(end, routes);
+    if (limit < valid_routes) assert_true(tigon_moe_expert(&whole, end / r->choices, end % r->choices) >= 0);
+  }
 }
 
 /* Counted and placed in blocks of tokens, the last block first. */
@@ -186,6 +214,7 @@ static void check_routing(test_rng *rng, pattern p, int64_t tokens, int64_t choi
     free_plan(&m);
   }
   check_first_bad(&d.routing);
+  check_end(&d.routing);
   test_count_case();
   free(d.wide), free(d.narrow);
 }
