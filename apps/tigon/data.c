@@ -173,8 +173,8 @@ static bool split(dataset *d, failure *failed) {
   int64_t validation = d->size / 20;
   if (validation < least) validation = d->size / 5 < least ? d->size / 5 : least;
   d->train_size = d->size - validation;
-  return validation > 0 || fail_with(failed, "the data are too short: %lld %s leave none for validation",
-                                     (long long)d->size, d->token_bytes == 1 ? "bytes" : "tokens");
+  return validation > 0 || fail_with(failed, "%s: the data are too short: %lld %s leave none for validation",
+                                     d->parts[0].path, (long long)d->size, d->token_bytes == 1 ? "bytes" : "tokens");
 }
 
 static bool append_files(dataset *d, const data_files *files, failure *failed) {

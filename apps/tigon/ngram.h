@@ -12,7 +12,7 @@
 
 #include "failure.h"
 
-enum { NGRAM_ORDERS = 4, NGRAM_MOST = 1 << 26 };
+enum { NGRAM_ORDERS = 4, NGRAM_MOST = 1 << 24 };
 
 /* Fitted on bytes [0, begin), at most NGRAM_MOST of them: mean negative log-likelihood in nats of bytes [begin, end) for
  * n = 1..4, that is 0 to 3 bytes of context, which may lie before begin. */

@@ -9,11 +9,12 @@ bool sampler_open(sampler *source, dataset *data, int64_t length, uint64_t seed,
   *source = (sampler){.data = data, .length = length, .seed = seed, .at = at, .drawn_epoch = -1};
   const int64_t most = data->train_size / length;
   if (most < 3)
-    return fail_with(failed,
-                     "the data are too short: %lld %s for training, but sequences of %lld tokens need at least %lld "
-                     "(give more data or a smaller --seq)",
-                     (long long)data->train_size, dataset_kind(data) == DATA_TEXT ? "bytes" : "tokens",
-                     (long long)length, (long long)(3 * length));
+    return fail_with(
+        failed,
+        "%s: the data are too short: %lld %s for training, but sequences of %lld tokens need at least %lld "
+        "(give more data or a smaller --seq)",
+        data->parts[0].path, (long long)data->train_size, dataset_kind(data) == DATA_TEXT ? "bytes" : "tokens",
+        (long long)length, (long long)(3 * length));
   const double bytes = (double)most * sizeof *source->order;
   if (bytes < machine_memory()) source->order = malloc((size_t)most * sizeof *source->order);
   source->window = malloc((size_t)(length + 1) * sizeof *source->window);

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "forward.h"
 #include "machine.h"
+#include "paths.h"
 #include "progress.h"
 #include "summary.h"
 
@@ -150,7 +151,7 @@ static bool start(run *r, const checkpoint *from, dataset *data, failure *failed
   else if (!checkpoint_read(from, &r->m, failed))
     return false;
   r->saved_step = from ? s->step : -1;
-  return progress_open(&r->shown, r->settings->out, s->step, failed);
+  return make_directory(r->settings->out, failed) && progress_open(&r->shown, r->settings->out, s->step, failed);
 }
 
 static void announce(const run *r, const dataset *data) {

@@ -190,7 +190,6 @@ static int run(const command_line *c, run_state *s, const checkpoint *from) {
   s->config.vocabulary = data.vocabulary;
   s->data_bytes = data.size * data.token_bytes;
   s->data_hash = data.hash;
-  ok = ok && make_directory(c->out, &failed);
   const train_settings settings = {
       .out = c->out,
       .threads = c->threads ? (int)c->threads : (int)tigon_cpu_threads(),
