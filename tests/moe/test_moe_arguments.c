@@ -1,17 +1,9 @@
-/* Arguments of all four operations: each rule of the headers is broken once, then thousands of times at random. */
+/* Arguments of the expert MLP: each rule of the header is broken once, then thousands of times at random. */
+#include "tests/moe/broken.h"
 #include "tests/moe/problem.h"
-#include "tests/moe/route_problem.h"
 
 static const moe_case small = {6, 2, 10, 6, 4, ROUTE_RANDOM, 0};
 static const moe_case small_packed = {6, 2, 10, 6, 4, ROUTE_RANDOM, MOE_PACKED};
-static const route_case small_route = {6, 2, 5, LOGITS_NORMAL, 0, BIAS_NONE, 0, 0, 0};
-
-/* A tensor of another dtype or shape in place of a good one. */
-static tigon_tensor spare;
-static float spare_data[4096];
-static DLTensor *other(DLDataType dtype, int ndim, int64_t a, int64_t b, int64_t c) {
-  return tigon_tensor_nd(&spare, spare_data, dtype, ndim, (int64_t[]){a, b, c});
-}
 
 /* --- one rule at a time ------------------------------------------------------------------------------------------ */
 
@@ -20,8 +12,6 @@ typedef struct forward_rule {
   void (*break_it)(tigon_moe_args *a);
 } forward_rule;
 
-#define RULE(name, type, statement) \
-  static void name(type *a) { statement; }
 RULE(no_x, tigon_moe_args, a->x = NULL)
 RULE(int_x, tigon_moe_args, a->x = other(tigon_i32(), 2, 6, 10, 0))
 RULE(flat_x, tigon_moe_args, a->x = other(tigon_f32(), 1, 60, 0, 0))
@@ -52,6 +42,19 @@ RULE(odd_saved, tigon_moe_args, a->saved = (char *)a->saved + 4)
 RULE(short_saved, tigon_moe_args, a->saved_bytes = 17)
 RULE(a_shard, tigon_moe_args, a->expert_begin = 4)
 RULE(gpu_x, tigon_moe_args, a->x = other(tigon_f32(), 2, 6, 10, 0); spare.dl.device.device_type = kDLCUDA)
+
+RULE(some_layout, tigon_moe_args, a->weight_layout = 3)
+RULE(negative_layout, tigon_moe_args, a->weight_layout = -1)
+RULE(interleaved, tigon_moe_args, a->weight_layout = TIGON_MOE_LAYOUT_INTERLEAVED)
+RULE(rows_for_columns, tigon_moe_args, a->weight_layout = TIGON_MOE_LAYOUT_TRANSPOSED)
+RULE(odd_columns, tigon_moe_args, a->weight_layout = TIGON_MOE_LAYOUT_TRANSPOSED; a->gate = a->up = NULL;
+     a->gate_up = other(tigon_f32(), 3, 4, 10, 13))
+RULE(turned_up, tigon_moe_args, a->weight_layout = TIGON_MOE_LAYOUT_TRANSPOSED; static tigon_tensor gate;
+     a->gate = tigon_tensor_3d(&gate, spare_data, tigon_f32(), 4, 10, 6))
+RULE(down_of_rows, tigon_moe_args, a->weight_layout = TIGON_MOE_LAYOUT_TRANSPOSED; a->gate = a->up = NULL;
+     a->gate_up = other(tigon_f32(), 3, 4, 10, 12))
+RULE(some_side, tigon_moe_args, a->weights_on_input = 2)
+RULE(negative_limit, tigon_moe_args, a->row_limit = -1)
 
 static const forward_rule forward_rules[] = {
     {"x: expected a tensor", no_x},
@@ -84,6 +87,15 @@ static const forward_rule forward_rules[] = {
     {"saved_bytes: expected at least", short_saved},
     {"expert_begin: expected 0", a_shard},
     {"x: expected a CPU tensor", gpu_x},
+    {"weight_layout: expected TIGON_MOE_LAYOUT_ROWS (0) or TIGON_MOE_LAYOUT_TRANSPOSED (1), got 3", some_layout},
+    {"weight_layout: expected TIGON_MOE_LAYOUT_ROWS (0) or TIGON_MOE_LAYOUT_TRANSPOSED (1), got -1", negative_layout},
+    {"pass rows 0::2 as gate and 1::2 as up, two views with twice the row stride", interleaved},
+    {"gate: expected shape (*, 10, *), got (4, 6, 10)", rows_for_columns},
+    {"gate_up: expected an even third", odd_columns},
+    {"up: expected shape (4, 10, 6), got (4, 6, 10)", turned_up},
+    {"down: expected shape (4, 6, 10), got (4, 10, 6)", down_of_rows},
+    {"weights_on_input: expected 0 or 1, got 2", some_side},
+    {"row_limit: expected 0 (none) or more, got -1", negative_limit},
 };
 
 typedef struct backward_rule {
@@ -109,6 +121,12 @@ RULE(no_backward_down, tigon_moe_backward_args, a->down = NULL)
 RULE(backward_shard, tigon_moe_backward_args, a->expert_begin = -1)
 RULE(short_backward_saved, tigon_moe_backward_args, a->saved_bytes = 0)
 
+RULE(backward_layout, tigon_moe_backward_args, a->weight_layout = 7)
+RULE(backward_interleaved, tigon_moe_backward_args, a->weight_layout = TIGON_MOE_LAYOUT_INTERLEAVED)
+RULE(backward_side, tigon_moe_backward_args, a->weights_on_input = -1)
+RULE(backward_limit, tigon_moe_backward_args, a->row_limit = INT64_MIN)
+RULE(d_gate_of_columns, tigon_moe_backward_args, a->d_gate = other(tigon_f32(), 3, 4, 10, 6))
+
 static const backward_rule backward_rules[] = {
     {"dout: expected a tensor", no_dout},
     {"dout: expected shape", short_dout},
@@ -126,12 +144,12 @@ static const backward_rule backward_rules[] = {
     {"down: expected a tensor", no_backward_down},
     {"expert_begin: expected 0", backward_shard},
     {"saved_bytes: expected at least", short_backward_saved},
+    {"weight_layout: expected TIGON_MOE_LAYOUT_ROWS", backward_layout},
+    {"weight_layout: expected gate and up apart", backward_interleaved},
+    {"weights_on_input: expected 0 or 1, got -1", backward_side},
+    {"row_limit: expected 0 (none) or more", backward_limit},
+    {"d_gate: expected shape (4, 6, 10), got (4, 10, 6)", d_gate_of_columns},
 };
-
-static void check_untouched(const test_tensor *t) {
-  for (size_t i = 0; i < t->bytes; i++)
-    if (t->block[i] != 0xff) fail_msg("an output was written by a call that failed");
-}
 
 static void check_outputs_untouched(const moe_problem *p) {
   const test_tensor *const outputs[] = {&p->out,  &p->dx,        &p->d_weights, &p->d_gate,
@@ -149,7 +167,8 @@ static void test_forward_rules(void **state) {
   for (size_t i = 0; i < sizeof forward_rules / sizeof *forward_rules; i++) {
     tigon_moe_args a = moe_forward_args(&p);
     forward_rules[i].break_it(&a);
-    const tigon_status expected = a.expert_begin ? TIGON_UNSUPPORTED : TIGON_INVALID_ARGUMENT;
+    const bool unsupported = a.expert_begin || a.weight_layout == TIGON_MOE_LAYOUT_INTERLEAVED;
+    const tigon_status expected = unsupported ? TIGON_UNSUPPORTED : TIGON_INVALID_ARGUMENT;
     test_expect_status(tigon_moe(&w.exec, &a), expected, forward_rules[i].fragment);
     check_outputs_untouched(&p);
     test_count_case();
@@ -167,7 +186,8 @@ static void test_backward_rules(void **state) {
   for (size_t i = 0; i < sizeof backward_rules / sizeof *backward_rules; i++) {
     tigon_moe_backward_args a = moe_backward_args(&p);
     backward_rules[i].break_it(&a);
-    const tigon_status expected = a.expert_begin ? TIGON_UNSUPPORTED : TIGON_INVALID_ARGUMENT;
+    const bool unsupported = a.expert_begin || a.weight_layout == TIGON_MOE_LAYOUT_INTERLEAVED;
+    const tigon_status expected = unsupported ? TIGON_UNSUPPORTED : TIGON_INVALID_ARGUMENT;
     test_expect_status(tigon_moe_backward(&w.exec, &a), expected, backward_rules[i].fragment);
     check_outputs_untouched(&p);
     test_count_case();
@@ -186,64 +206,6 @@ static void test_backward_rules(void **state) {
   moe_free(&p);
 }
 
-static void test_route_rules(void **state) {
-  (void)state;
-  route_problem p;
-  route_make(&p, &small_route, TIGON_F32, 0, 0, 1);
-  test_workspace w;
-  test_workspace_make(&w, 1 << 16, 1);
-  const struct {
-    const char *fragment;
-    int which;
-  } rules[] = {{"score: expected", 0},
-               {"renormalize: expected 0 or 1", 1},
-               {"logits: expected a tensor", 2},
-               {"topk_ids: expected shape", 3},
-               {"topk_weights: expected dtype", 4},
-               {"counts: expected shape", 5},
-               {"balance_loss: expected", 6},
-               {"topk_ids: expected 1 to 5", 7},
-               {"topk_ids: expected 1 to 5", 8},
-               {"logits: expected 1 to 4096", 9},
-               {"topk_weights: expected memory", 10}};
-  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-    tigon_moe_route_args a = route_args(&p);
-    if (rules[i].which == 0) a.score = 2;
-    if (rules[i].which == 1) a.renormalize = -1;
-    if (rules[i].which == 2) a.logits = NULL;
-    if (rules[i].which == 3) a.topk_ids = other(tigon_i32(), 2, 7, 2, 0);
-    if (rules[i].which == 4) a.topk_weights = other(tigon_bf16(), 2, 6, 2, 0);
-    if (rules[i].which == 5) a.counts = other(tigon_i32(), 1, 6, 0, 0);
-    if (rules[i].which == 6) a.balance_loss = other(tigon_f32(), 1, 2, 0, 0);
-    if (rules[i].which == 7) a.topk_ids = other(tigon_i32(), 2, 6, 6, 0);
-    if (rules[i].which == 8) a.topk_ids = other(tigon_i32(), 2, 6, 0, 0);
-    if (rules[i].which == 9) a.logits = other(tigon_f32(), 2, 0, 4097, 0);
-    if (rules[i].which == 10) a.balance_loss = other(tigon_f32(), 1, 1, 0, 0), a.topk_weights = NULL;
-    if (rules[i].which == 10) {
-      static tigon_tensor same;
-      a.topk_weights = tigon_tensor_2d(&same, spare_data, tigon_f32(), 6, 2);
-    }
-    test_expect_status(tigon_moe_route(&w.exec, &a), TIGON_INVALID_ARGUMENT, rules[i].fragment);
-    test_count_case();
-  }
-  tigon_moe_route_backward_args b = route_backward_args(&p);
-  b.d_logits = (DLTensor *)(uintptr_t)b.logits;
-  test_expect_status(tigon_moe_route_backward(&w.exec, &b), TIGON_INVALID_ARGUMENT, "d_logits: expected memory");
-  b = route_backward_args(&p);
-  b.d_logits = NULL;
-  test_expect_status(tigon_moe_route_backward(&w.exec, &b), TIGON_INVALID_ARGUMENT, "d_logits: expected a tensor");
-  b = route_backward_args(&p);
-  b.d_topk_weights = other(tigon_f16(), 2, 6, 2, 0);
-  test_expect_status(tigon_moe_route_backward(&w.exec, &b), TIGON_INVALID_ARGUMENT, "d_topk_weights: expected dtype");
-  b = route_backward_args(&p);
-  b.score = 7;
-  test_expect_status(tigon_moe_route_backward(&w.exec, &b), TIGON_INVALID_ARGUMENT, "score: expected");
-  const test_tensor *const outputs[] = {&p.ids, &p.weights, &p.counts, &p.loss, &p.d_logits};
-  for (int i = 0; i < 5; i++) check_untouched(outputs[i]);
-  test_workspace_free(&w);
-  route_free(&p);
-}
-
 static void test_struct_sizes(void **state) {
   (void)state;
   moe_problem p;
@@ -257,6 +219,10 @@ static void test_struct_sizes(void **state) {
   test_expect_status(tigon_moe_workspace(NULL, &newer.args, &bytes), TIGON_OK, NULL);
   newer.more = 1;
   test_expect_status(tigon_moe_workspace(NULL, &newer.args, &bytes), TIGON_UNSUPPORTED, "args");
+  newer.args.weight_layout = 99; /* past the end of an older struct */
+  newer.args.size = offsetof(tigon_moe_args, weight_layout);
+  test_expect_status(tigon_moe_workspace(NULL, &newer.args, &bytes), TIGON_OK, NULL);
+  newer.args.weight_layout = 0;
   newer.args.size = 0;
   test_expect_status(tigon_moe_workspace(NULL, &newer.args, &bytes), TIGON_INVALID_ARGUMENT, "size");
   newer.args.size = sizeof newer.args;
@@ -265,43 +231,14 @@ static void test_struct_sizes(void **state) {
   moe_free(&p);
 }
 
-/* --- at random ---------------------------------------------------------------------------------------------------- */
-
-/* A tensor broken in one way that a check can see or that leaves all accesses inside its memory. */
-static void corrupt(tigon_tensor *t, test_rng *rng) {
-  const int axis = (int)test_random_range(rng, 0, t->dl.ndim > 0 ? t->dl.ndim - 1 : 0);
-  switch (test_random(rng) % 9) {
-  case 0:
-    t->shape[axis] -= 1;
-    break;
-  case 1:
-    t->shape[axis] = -test_random_range(rng, 1, 100);
-    break;
-  case 2:
-    t->dl.ndim = (int32_t)test_random_range(rng, -1, 9);
-    if (t->dl.ndim > 5) t->dl.shape = NULL;
-    break;
-  case 3:
-    t->dl.dtype.code = (uint8_t)test_random(rng);
-    if (t->dl.dtype.code <= kDLBfloat) t->dl.dtype.bits = 8;
-    break;
-  case 4:
-    t->dl.dtype.lanes = (uint16_t)test_random_range(rng, 2, 9);
-    break;
-  case 5:
-    t->dl.device.device_type = kDLCUDA;
-    break;
-  case 6:
-    t->dl.data = NULL;
-    break;
-  case 7:
-    t->dl.byte_offset = 1;
-    break;
-  default:
-    t->strides[axis] = 0;
-    break;
-  }
+static void corrupt_options(tigon_moe_args *forward, tigon_moe_backward_args *backward, test_rng *rng) {
+  static const int64_t limits[] = {INT64_MIN, -1, 1, 5, 12, INT64_MAX};
+  forward->weight_layout = backward->weight_layout = (int32_t)test_random_range(rng, -1, 3);
+  forward->weights_on_input = backward->weights_on_input = (int32_t)test_random_range(rng, -1, 2);
+  forward->row_limit = backward->row_limit = limits[test_random(rng) % 6];
 }
+
+/* --- at random ---------------------------------------------------------------------------------------------------- */
 
 static void corrupt_moe(moe_problem *p, test_rng *rng) {
   test_tensor *const all[] = {&p->x,       &p->ids,    &p->weights, &p->gate,      &p->up,
@@ -333,6 +270,7 @@ static void test_random_corruption(void **state) {
     if (test_random(&rng) % 4 == 0) corrupt_moe(&broken, &rng);
     tigon_moe_args forward = moe_forward_args(&broken);
     tigon_moe_backward_args backward = moe_backward_args(&broken);
+    if (test_random(&rng) % 4 == 0) corrupt_options(&forward, &backward, &rng);
     uint64_t bytes;
     (void)tigon_moe_workspace(NULL, &forward, &bytes);
     (void)tigon_moe_saved(NULL, &forward, &bytes);
@@ -353,44 +291,8 @@ static void test_random_corruption(void **state) {
   assert_true(refused > 4000);
 }
 
-static void test_random_route_corruption(void **state) {
-  (void)state;
-  test_rng rng = {98};
-  int refused = 0;
-  for (int i = 0; i < 3000; i++) {
-    route_problem p;
-    route_make(&p, &small_route, TIGON_BF16, i % 2, i / 2 % 2, 1);
-    const tigon_moe_route_args good = route_args(&p);
-    if (i % 3) route_run(&good, 1);
-    test_workspace w;
-    test_workspace_make(&w, 1 << 14, 1);
-    test_tensor *const all[] = {&p.logits, &p.ids,       &p.weights, &p.counts,
-                                &p.loss,   &p.d_weights, &p.d_loss,  &p.d_logits};
-    test_tensor *t = all[test_random(&rng) % 8];
-    const tigon_tensor kept = t->tensor;
-    corrupt(&t->tensor, &rng);
-    tigon_moe_route_args forward = route_args(&p);
-    tigon_moe_route_backward_args backward = route_backward_args(&p);
-    uint64_t bytes;
-    (void)tigon_moe_route_workspace(NULL, &forward, &bytes);
-    (void)tigon_moe_route_backward_workspace(NULL, &backward, &bytes);
-    const tigon_status status = tigon_moe_route(&w.exec, &forward);
-    const tigon_status backward_status = tigon_moe_route_backward(&w.exec, &backward);
-    t->tensor = kept;
-    if (status != TIGON_OK && i % 3 == 0)
-      for (int n = 1; n < 5; n++) check_untouched(all[n]);
-    if (backward_status != TIGON_OK) check_untouched(&p.d_logits);
-    refused += (status != TIGON_OK) + (backward_status != TIGON_OK);
-    test_workspace_free(&w);
-    route_free(&p);
-  }
-  assert_true(refused > 2000);
-}
-
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_forward_rules),     cmocka_unit_test(test_backward_rules),
-      cmocka_unit_test(test_route_rules),       cmocka_unit_test(test_struct_sizes),
-      cmocka_unit_test(test_random_corruption), cmocka_unit_test(test_random_route_corruption)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward_rules), cmocka_unit_test(test_backward_rules),
+                                     cmocka_unit_test(test_struct_sizes), cmocka_unit_test(test_random_corruption)};
   return test_gate_report("moe_arguments", cmocka_run_group_tests(tests, NULL, NULL));
 }

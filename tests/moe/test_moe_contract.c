@@ -1,34 +1,7 @@
 /* What moe.h and base.h promise beside values: equal bits, inputs left alone, workspaces, special values, records. */
-#include "tests/moe/problem.h"
+#include "tests/moe/compare.h"
 
 static const tigon_kind x_kinds[] = {TIGON_F32, TIGON_BF16, TIGON_F16};
-
-enum { OUTPUTS = 7 };
-static void outputs_of(moe_problem *p, test_tensor *all[OUTPUTS]) {
-  test_tensor *const outputs[OUTPUTS] = {&p->out,  &p->dx,        &p->d_weights, &p->d_gate,
-                                         &p->d_up, &p->d_gate_up, &p->d_down};
-  memcpy(all, outputs, sizeof outputs);
-}
-
-static void check_same_outputs(const char *what, moe_problem *a, moe_problem *b) {
-  test_tensor *of_a[OUTPUTS], *of_b[OUTPUTS];
-  outputs_of(a, of_a);
-  outputs_of(b, of_b);
-  for (int i = 0; i < OUTPUTS; i++)
-    if (of_a[i]->block) test_tensor_check_same(what, of_a[i], of_b[i]);
-}
-
-static void check_same_values(const char *what, const test_tensor *a, const test_tensor *b) {
-  assert_int_equal(a->count, b->count);
-  for (int64_t i = 0; i < a->count; i++)
-    if (memcmp(&(double){test_tensor_get(a, i)}, &(double){test_tensor_get(b, i)}, sizeof(double)) != 0)
-      fail_msg("%s[%lld]: %.9g and %.9g", what, (long long)i, test_tensor_get(a, i), test_tensor_get(b, i));
-}
-
-static void run_both(moe_problem *p, int threads) {
-  moe_run_forward(p, threads, NULL);
-  moe_run_backward(p, threads, NULL);
-}
 
 /* 1, 2 and 7 threads, the saved block and recomputing: the same bits. */
 static void test_threads_and_recompute(void **state) {
@@ -39,11 +12,11 @@ static void test_threads_and_recompute(void **state) {
       const tigon_kind kind = x_kinds[i % 3];
       moe_problem first, p;
       moe_make(&first, &moe_cases[i], kind, true, 5);
-      run_both(&first, 1);
+      moe_run_both(&first, 1);
       for (int n = 0; n < 3; n++) {
         moe_make(&p, &moe_cases[i], kind, with_saved, 5);
-        run_both(&p, threads[n]);
-        check_same_outputs("threads or recompute", &first, &p);
+        moe_run_both(&p, threads[n]);
+        moe_check_same_outputs("threads or recompute", &first, &p);
         moe_free(&p);
         test_count_case();
       }
@@ -58,9 +31,9 @@ static void test_threads_large(void **state) {
   moe_problem one, seven;
   moe_make(&one, &c, TIGON_BF16, true, 5);
   moe_make(&seven, &c, TIGON_BF16, false, 5);
-  run_both(&one, 1);
-  run_both(&seven, 7);
-  check_same_outputs("threads", &one, &seven);
+  moe_run_both(&one, 1);
+  moe_run_both(&seven, 7);
+  moe_check_same_outputs("threads", &one, &seven);
   moe_free(&one);
   moe_free(&seven);
 }
@@ -72,12 +45,12 @@ static void test_backward_twice(void **state) {
     moe_problem p, copy;
     moe_make(&p, &moe_cases[i], TIGON_BF16, true, 9);
     moe_make(&copy, &moe_cases[i], TIGON_BF16, true, 9);
-    run_both(&p, 2);
+    moe_run_both(&p, 2);
     unsigned char *saved = malloc(p.saved_bytes + 1);
     memcpy(saved, p.saved, p.saved_bytes);
-    run_both(&copy, 2);
+    moe_run_both(&copy, 2);
     moe_run_backward(&p, 2, NULL);
-    check_same_outputs("backward twice", &p, &copy);
+    moe_check_same_outputs("backward twice", &p, &copy);
     assert_memory_equal(saved, p.saved, p.saved_bytes);
     /* Inputs are as a fresh problem has them. */
     moe_problem fresh;
@@ -108,15 +81,15 @@ static void test_layouts(void **state) {
           moe_problem a, b;
           moe_make(&a, &pair, x_kinds[kind], true, 3);
           moe_make(&b, &c, x_kinds[kind], layout % 2, 3);
-          run_both(&a, 2);
-          run_both(&b, 2);
-          check_same_values("out", &a.out, &b.out);
-          check_same_values("dx", &a.dx, &b.dx);
-          check_same_values("d_topk_weights", &a.d_weights, &b.d_weights);
+          moe_run_both(&a, 2);
+          moe_run_both(&b, 2);
+          moe_check_same_values("out", &a.out, &b.out);
+          moe_check_same_values("dx", &a.dx, &b.dx);
+          moe_check_same_values("d_topk_weights", &a.d_weights, &b.d_weights);
           test_tensor of_a[MOE_WEIGHTS], of_b[MOE_WEIGHTS];
           moe_weight_views(&a, true, of_a);
           moe_weight_views(&b, true, of_b);
-          for (int n = 0; n < MOE_WEIGHTS; n++) check_same_values("a weight gradient", &of_a[n], &of_b[n]);
+          for (int n = 0; n < MOE_WEIGHTS; n++) moe_check_same_values("a weight gradient", &of_a[n], &of_b[n]);
           moe_free(&a), moe_free(&b);
           test_count_case();
         }
@@ -126,14 +99,14 @@ static void test_layouts(void **state) {
 static void check_single_gradients(const moe_case *c, bool with_saved) {
   moe_problem all, one;
   moe_make(&all, c, TIGON_BF16, true, 4);
-  run_both(&all, 2);
-  for (int wanted = 1; wanted < OUTPUTS; wanted++) {
+  moe_run_both(&all, 2);
+  for (int wanted = 1; wanted < MOE_OUTPUTS; wanted++) {
     moe_make(&one, c, TIGON_BF16, with_saved, 4);
     moe_run_forward(&one, 2, NULL);
-    test_tensor *of_one[OUTPUTS], *of_all[OUTPUTS];
-    outputs_of(&one, of_one);
-    outputs_of(&all, of_all);
-    for (int n = 1; n < OUTPUTS; n++)
+    test_tensor *of_one[MOE_OUTPUTS], *of_all[MOE_OUTPUTS];
+    moe_outputs_of(&one, of_one);
+    moe_outputs_of(&all, of_all);
+    for (int n = 1; n < MOE_OUTPUTS; n++)
       if (n != wanted) test_tensor_free(of_one[n]);
     moe_run_backward(&one, 2, NULL);
     if (of_one[wanted]->block) test_tensor_check_same("a gradient alone", of_one[wanted], of_all[wanted]);
@@ -166,8 +139,8 @@ static void check_special_rows(unsigned options) {
         if (place == 0) test_tensor_set(&p.x, token * c.width + 5, specials[which]);
         if (place == 1) test_tensor_set(&p.dout, token * c.width + 5, specials[which]);
         if (place == 2) test_tensor_set(&p.weights, token * c.choices, specials[which]);
-        run_both(&clean, 2);
-        run_both(&p, 2);
+        moe_run_both(&clean, 2);
+        moe_run_both(&p, 2);
         bool special = false;
         for (int64_t i = 0; i < p.out.count; i++) {
           const bool own = i / c.width == token;
@@ -207,9 +180,9 @@ static void test_unused_expert(void **state) {
     test_tensor_set(&p.up, i, NAN);
     test_tensor_set(&p.down, i, NAN);
   }
-  run_both(&clean, 2);
-  run_both(&p, 2);
-  check_same_outputs("an unused expert", &clean, &p);
+  moe_run_both(&clean, 2);
+  moe_run_both(&p, 2);
+  moe_check_same_outputs("an unused expert", &clean, &p);
   for (int64_t i = 2 * matrix; i < 3 * matrix; i++) {
     assert_true(test_tensor_get(&p.d_gate, i) == 0 && !signbit(test_tensor_get(&p.d_gate, i)));
     assert_true(test_tensor_get(&p.d_down, i) == 0 && !signbit(test_tensor_get(&p.d_down, i)));
