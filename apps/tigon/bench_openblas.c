@@ -77,11 +77,6 @@ static const char *find_type(int threads, int64_t n) {
   return best_type;
 }
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 const char *bench_openblas(const bench *b, int64_t n, tigon_linear_args *args, double *ours, double *theirs) {
   enum { PAIRS = 15 };
   const char *type = find_type(b->threads, n);
@@ -94,9 +89,7 @@ const char *bench_openblas(const bench *b, int64_t n, tigon_linear_args *args, d
     tigon[i < 0 ? 0 : i] = bench_now() - start;
     openblas[i < 0 ? 0 : i] = seconds_of(sgemm, n, args->x->data, args->weight->data, args->y->data);
   }
-  qsort(tigon, PAIRS, sizeof *tigon, by_value);
-  qsort(openblas, PAIRS, sizeof *openblas, by_value);
-  *ours = tigon[PAIRS / 2];
-  *theirs = openblas[PAIRS / 2];
+  *ours = bench_median(tigon, PAIRS);
+  *theirs = bench_median(openblas, PAIRS);
   return type;
 }

@@ -1,4 +1,4 @@
-/* Clocks, memory, ceilings and the measurement of one row. */
+/* Clock, memory and ceilings. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,11 +31,26 @@ void *bench_alloc(uint64_t bytes) {
 
 void bench_free(void *memory) { free(memory); }
 
-void bench_need_workspace(bench *b, uint64_t bytes) {
-  if (bytes <= b->workspace_room) return;
-  if (b->exec.workspace) bench_free(b->exec.workspace);
-  b->exec.workspace = bench_alloc(bytes);
-  b->exec.workspace_bytes = b->workspace_room = bytes;
+/* Bytes of one line of /proc/self/status. */
+static int64_t status_line(const char *name) {
+  FILE *file = fopen("/proc/self/status", "re");
+  if (!file) return -1;
+  char line[256];
+  long long kilobytes = -1;
+  while (kilobytes < 0 && fgets(line, sizeof line, file))
+    if (!strncmp(line, name, strlen(name))) kilobytes = strtoll(line + strlen(name), NULL, 10);
+  fclose(file);
+  return kilobytes < 0 ? -1 : kilobytes * 1024;
+}
+
+int64_t bench_memory_now(void) { return status_line("VmRSS:"); }
+int64_t bench_memory_peak(void) { return status_line("VmHWM:"); }
+
+bool bench_memory_reset(void) {
+  FILE *file = fopen("/proc/self/clear_refs", "we");
+  if (!file) return false;
+  const bool written = fputs("5", file) >= 0;
+  return !fclose(file) && written;
 }
 
 /* Enough independent chains to hide the latency of the addition, few enough to stay in registers. Intrinsics, since strict
@@ -68,7 +83,7 @@ FMA_LOOP(fma_generic, four, 12, FOUR, MULTIPLY_ADD, __attribute__((noinline)))
 #endif
 
 /* Many short pieces a thread, so that one that wakes late loses little. */
-enum { FMA_STEPS = 50000, FMA_PIECES = 32 };
+enum { FMA_STEPS = 50000, FMA_PIECES = 32, FMA_QUICK_PIECES = 2 };
 
 static double fma_flop(void) { /* of one piece */
   const char *isa = tigon_cpu_isa();
@@ -94,9 +109,10 @@ static void fma_body(void *context, int64_t begin, int64_t end) {
 }
 
 double bench_fma_rate(bench *b) {
+  const int pieces = b->threads * (b->quick ? FMA_QUICK_PIECES : FMA_PIECES);
   const double start = bench_now();
-  parallel_for(b->crew, b->threads * FMA_PIECES, 1, fma_body, NULL);
-  return fma_flop() * b->threads * FMA_PIECES / (bench_now() - start) * 1e-9;
+  parallel_for(b->crew, pieces, 1, fma_body, NULL);
+  return fma_flop() * pieces / (bench_now() - start) * 1e-9;
 }
 
 typedef struct copy {
@@ -121,55 +137,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-enum { MOST_REPETITIONS = 500, FEWEST_REPETITIONS = 7 };
-
-static double median(double *values, int n) {
+double bench_median(double *values, int n) {
   qsort(values, (size_t)n, sizeof *values, by_value);
   return values[n / 2];
-}
-
-void bench_print_header(const bench *b) {
-  printf("%d threads, %s; medians; the ceiling (fused multiply-adds on registers, or a copy of the same bytes) was\n"
-         "measured between the repetitions of its row\n\n",
-         b->threads, tigon_cpu_isa());
-  printf("%-21s %-26s %-8s %-8s %10s %16s %16s %6s\n", "family", "row", "pass", "dtype", "ms", "rate", "ceiling", "");
-}
-
-double bench_measure(bench *b, const bench_row *row) {
-  static double times[MOST_REPETITIONS], ceilings[MOST_REPETITIONS];
-  const bool compute = row->flop > 0;
-  void *to = compute ? NULL : bench_alloc(row->bytes / 2), *from = compute ? NULL : bench_alloc(row->bytes / 2);
-  double spent = 0;
-  int n = 0;
-  for (int warm = 1; n < MOST_REPETITIONS && (n < FEWEST_REPETITIONS || spent < b->seconds); warm = 0) {
-    const double ceiling = compute ? bench_fma_rate(b) : bench_copy_rate(b, to, from, row->bytes);
-    const double start = bench_now();
-    const tigon_status status = row->run(b, row->context);
-    const double time = bench_now() - start;
-    if (status != TIGON_OK) {
-      fprintf(stderr, "tigon bench: %s\n", tigon_last_error());
-      n = 0;
-      break;
-    }
-    if (warm) continue;
-    times[n] = time;
-    ceilings[n++] = ceiling;
-    spent += time;
-  }
-  if (!compute) {
-    bench_free(to);
-    bench_free(from);
-  }
-  if (n == 0) return -1;
-  const double time = median(times, n), ceiling = median(ceilings, n);
-  const double rate = (compute ? row->flop : (double)row->bytes) / time * 1e-9;
-  const char *unit = compute ? "GFLOP/s" : "GB/s";
-  printf("%-21s %-26s %-8s %-8s %10.3f %8.1f %-7s %8.1f %-7s %5.1f%%\n", row->family, row->name, row->pass, row->dtype,
-         time * 1e3, rate, unit, ceiling, unit, 100 * rate / ceiling);
-  fflush(stdout);
-  return time;
-}
-
-void bench_print_growth(const char *family, const char *what, double once, double twice) {
-  if (once > 0 && twice > 0) printf("%-21s time(2n) / time(n) in %s: %.2f\n", family, what, twice / once);
 }
