@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "failure.h"
 
 static const struct {
   const char *name;
@@ -29,6 +30,13 @@ static void usage(FILE *to) {
               "exit status: 0 done, 1 failed, 2 wrong command line, 128 + N stopped by signal N after saving\n");
 }
 
+static int misused(const char *what, const char *word) {
+  failure clean;
+  fail_with(&clean, "%s \"%.60s\" (see `tigon --help`)", what, word);
+  fprintf(stderr, "tigon: %s\n", clean.text);
+  return EXIT_MISUSED;
+}
+
 static int run(int argc, char **argv) {
   if (argc < 2) {
     usage(stderr);
@@ -36,10 +44,7 @@ static int run(int argc, char **argv) {
   }
   const bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
   if (help || !strcmp(argv[1], "--version")) {
-    if (argc > 2) {
-      fprintf(stderr, "tigon: unexpected argument \"%.60s\" after %s (see `tigon --help`)\n", argv[2], argv[1]);
-      return EXIT_MISUSED;
-    }
+    if (argc > 2) return misused("unexpected argument", argv[2]);
     if (help)
       usage(stdout);
     else
@@ -48,8 +53,7 @@ static int run(int argc, char **argv) {
   }
   for (int i = 0; i < COMMANDS; i++)
     if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
-  fprintf(stderr, "tigon: unknown command \"%.60s\" (see `tigon --help`)\n", argv[1]);
-  return EXIT_MISUSED;
+  return misused("unknown command", argv[1]);
 }
 
 /* Where the caller closed a standard stream, the next file opened would take its number and what is printed. Writes to

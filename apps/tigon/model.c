@@ -216,7 +216,8 @@ bool model_create(model *m, const model_shape *shape, const model_settings *sett
   const DLDevice cpu = {kDLCPU, 0};
   if (!m->crew || tigon_context_create(cpu, &m->exec.context) != TIGON_OK) {
     model_destroy(m);
-    return fail_with(failed, "cannot start %d threads", settings->threads);
+    return fail_with(failed, "cannot start %d threads: no memory for them, or the limit of processes",
+                     settings->threads);
   }
   return true;
 }

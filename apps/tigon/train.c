@@ -30,6 +30,16 @@ static void catch_signals(void) {
   if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
+/* What is saved cannot be lost any more: a signal may end the validation at once. */
+static void release_signals(void) {
+  const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+  for (int i = 0; i < 3; i++) {
+    struct sigaction action;
+    if (sigaction(numbers[i], NULL, &action) || action.sa_handler != on_signal) continue;
+    signal(numbers[i], SIG_DFL);
+  }
+}
+
 typedef struct run {
   const train_settings *settings;
   run_state *state;
@@ -184,6 +194,8 @@ static int finish(run *r, dataset *data, failure *failed) {
     return caught ? EXIT_SIGNALLED + (int)caught : EXIT_OK;
   }
   printf("saved %s/%s after step %lld\n", r->settings->out, CHECKPOINT_NAME, (long long)r->state->step);
+  fflush(stdout);
+  release_signals();
   if (r->settings->evaluate &&
       !summarise(&r->m, r->state, data, r->settings->validation_limit, r->settings->out, failed))
     return report("train", failed);

@@ -1,11 +1,14 @@
 """Runs the program in the tests: a text, a way to start it, and a reader of its checkpoints that shares no code with it."""
 
+import atexit
+import functools
 import json
 import os
 import pathlib
 import random
 import struct
 import subprocess
+import tempfile
 
 PROGRAM = os.environ.get("TIGON_PROGRAM") or str(pathlib.Path(__file__).resolve().parents[2] / "build/release/tigon")
 NAME = "checkpoint.safetensors"
@@ -79,3 +82,18 @@ def same_state(one, other):
 
 def metrics(directory):
     return [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]
+
+
+@functools.lru_cache(maxsize=None)
+def faults_library():
+    """faults.c as a library, which goes with the process."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    library = pathlib.Path(folder.name) / "faults.so"
+    source = pathlib.Path(__file__).with_name("faults.c")
+    subprocess.run([os.environ.get("CC") or "cc", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+def with_faults(**variables):
+    return {**os.environ, "LD_PRELOAD": str(faults_library()), **{name: str(value) for name, value in variables.items()}}

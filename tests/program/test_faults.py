@@ -74,6 +74,29 @@ def test_overview_and_version():
     assert re.fullmatch(rb"tigon \d+\.\d+\.\d+\n", succeeded(tigon("--version")).stdout)
 
 
+@pytest.mark.parametrize("word", ["--version", "--help", "help"])
+def test_nothing_may_follow(word):
+    one_line_error(tigon(word, "ex\ntra"), "unexpected argument", "ex?tra", status=2)
+    one_line_error(tigon("ex\ntra"), "unknown command", "ex?tra", status=2)
+
+
+def test_preset_of_a_resumed_run_is_checked(text, begun):
+    one_line_error(resume(text, begun, "--preset", "bogus"), "--preset", "bogus", status=2)
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 26, 1 << 26))
+
+
+def test_advice_names_what_takes_the_memory(text, begun, tmp_path):
+    result = tigon("sample", "--checkpoint", begun, "--threads", 1024, preexec_fn=limit_memory)
+    one_line_error(result, "GiB of memory: lower --threads")
+    assert b"--batch" not in result.stderr
+    one_line_error(train(text, tmp_path / "run", "--threads", 1024, preexec_fn=limit_memory), "lower --batch, --seq or --threads")
+    one_line_error(tigon("train", "--data", text, "--out", tmp_path / "run", "--batch", 512, "--threads", 1, preexec_fn=limit_memory),
+                   "GiB of memory: lower --batch or --seq")
+
+
 def test_info_tells_the_path():
     page = succeeded(tigon("info")).stdout.decode()
     assert "cpu path:" in page and "gpu backend:  none" in page and "TIGON_CPU_ISA" in page

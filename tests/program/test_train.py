@@ -98,6 +98,18 @@ def test_signal_saves_and_exits(text, tmp_path, number):
     assert same_state(tmp_path / "straight", out)
 
 
+def test_signal_ends_validation_at_once(tmp_path):
+    data = program.write_text(tmp_path / "text.txt", 3000000)
+    command = [program.PROGRAM, "train", "--data", data, "--out", tmp_path / "run", "--preset", "small", "--steps", "1"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not running.stdout.readline().startswith(b"saved "):
+        pass
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGTERM and not (tmp_path / "run" / "summary.json").exists()
+    assert program.read_checkpoint(tmp_path / "run")[0]["step"] == "1"
+
+
 def test_saves_every_so_often(text, tmp_path):
     log = tmp_path / "calls"
     succeeded(train(text, tmp_path / "run", "--steps", 20, "--save-every", 5, before=["strace", "-f", "-o", log, "-e", "trace=rename"]))
