@@ -17,27 +17,12 @@ static const char *const after = "EXIT STATUS\n"
                                  "       0      Printed.\n"
                                  "       2      The command line is wrong.\n";
 
-/* What the processor has, whether or not it is used. */
-static const char *best_isa(void) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    return "avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return "avx2";
-#endif
-  return "generic";
-}
-
 static void print_cpu(void) {
-  const char *used = tigon_cpu_isa(), *best = best_isa(), *asked = getenv("TIGON_CPU_ISA");
+  const char *used = tigon_cpu_isa(), *asked = getenv("TIGON_CPU_ISA");
   printf("cpu backend:  rms_norm, lightning_attention, linear_cross_entropy, moe, linear (forward and backward)\n");
-  printf("cpu path:     %s", used);
-  if (strcmp(used, best))
-    printf(" (this processor has %s; TIGON_CPU_ISA=%s asks for less)", best, asked ? asked : "");
-  else if (!strcmp(best, "avx512"))
-    printf(" (the best there is)");
-  else
-    printf(" (this processor or build offers no better one)");
+  printf("cpu path:     %s (%s)", used,
+         asked && !strcmp(asked, used) ? "TIGON_CPU_ISA asks for it"
+                                       : "the best that processor, system and build offer");
   printf("\nthreads:      %d (processors that this process may run on; the machine has %ld)\n",
          (int)tigon_cpu_threads(), sysconf(_SC_NPROCESSORS_ONLN));
 }
@@ -69,6 +54,6 @@ int command_info(int argc, char **argv) {
   print_cpu();
   print_gpu();
   printf("environment:\n");
-  print_variable("TIGON_CPU_ISA", "(avx512, avx2 or generic: the most that the CPU backend may use)");
+  print_variable("TIGON_CPU_ISA", "(amx, avx512, avx2 or generic: the most that the CPU backend may use)");
   return EXIT_OK;
 }

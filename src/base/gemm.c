@@ -12,14 +12,32 @@ uint64_t tigon_gemm_scratch(void) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* Products of two bfloat16 operands run on the matrix unit where there is one. */
+static bool on_matrix_unit(const tigon_gemm *g) {
+  return tigon_isa_in_use() == TIGON_ISA_AMX && g->a.kind == TIGON_BF16 && g->b.kind == TIGON_BF16;
+}
+
+typedef struct kernel {
+  tigon_gemm_panel panel;
+  void (*tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch);
+} kernel;
+
+static kernel kernel_of(const tigon_gemm *g) {
+#if defined(TIGON_HAVE_AMX)
+  if (on_matrix_unit(g)) return (kernel){tigon_gemm_panel_of_amx(), tigon_gemm_tile_amx};
+#endif
+  return (kernel){TIGON_ISA_CALL(tigon_gemm_panel_of), TIGON_ISA_PICK(tigon_gemm_tile)};
+}
+
 typedef struct tiling {
   int64_t m, n;
 } tiling;
 
 static int64_t tile_count(const tigon_gemm *g, tiling t) { return ceil_div(g->m, t.m) * ceil_div(g->n, t.n); }
 
-/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle) and its packing (about two
- * cycles an element, most of them spent on page walks and caches). Of many products a sample stands for all. */
+/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, on the matrix unit 256) and its
+ * packing (about two cycles an element, most of them spent on page walks and caches). Of many products a sample stands for
+ * all. */
 static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
   enum { SAMPLE = 32 };
   const int64_t step = ceil_div(count, SAMPLE);
@@ -29,7 +47,8 @@ static double tiling_cost(const tigon_gemm *products, int64_t count, int threads
     const tigon_gemm *g = &products[i];
     const int64_t m_tiles = ceil_div(g->m, t.m), n_tiles = ceil_div(g->n, t.n);
     tiles += m_tiles * n_tiles;
-    cycles += ((double)g->m * (double)g->n / 32 + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
+    const double rate = on_matrix_unit(g) ? 256 : 32;
+    cycles += ((double)g->m * (double)g->n / rate + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
   }
   return tiles ? cycles / (double)tiles * (double)ceil_div(tiles * step, threads) : 0;
 }
@@ -59,7 +78,6 @@ typedef struct cursor {
 typedef struct run {
   const tigon_gemm *products;
   tiling tile;
-  tigon_gemm_panel panel;
   char *scratch;
   cursor cursors[TIGON_MAX_THREADS]; /* one a slot */
 } run;
@@ -83,10 +101,11 @@ static void run_tile(void *context, int64_t chunk, int slot) {
   const tigon_gemm *g = &r->products[at->product];
   const int64_t tile = chunk - at->first_tile;
   const int64_t m_tiles = ceil_div(g->m, r->tile.m), n_tiles = ceil_div(g->n, r->tile.n);
-  const span m = cut(g->m, r->panel.m, m_tiles, tile % m_tiles), n = cut(g->n, r->panel.n, n_tiles, tile / m_tiles);
+  const kernel use = kernel_of(g);
+  const span m = cut(g->m, use.panel.m, m_tiles, tile % m_tiles), n = cut(g->n, use.panel.n, n_tiles, tile / m_tiles);
   if (m.length <= 0 || n.length <= 0) return;
-  float *scratch = (float *)(void *)(r->scratch + (uint64_t)slot * tigon_gemm_scratch());
-  TIGON_ISA_CALL(tigon_gemm_tile, g, slot, m.begin, m.length, n.begin, n.length, scratch);
+  use.tile(g, slot, m.begin, m.length, n.begin, n.length,
+           (float *)(void *)(r->scratch + (uint64_t)slot * tigon_gemm_scratch()));
 }
 
 void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void *scratch) {
@@ -94,7 +113,6 @@ void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void
   run r;
   r.products = products;
   r.tile = choose_tiling(products, count, threads);
-  r.panel = TIGON_ISA_CALL(tigon_gemm_panel_of);
   r.scratch = scratch;
   memset(r.cursors, 0, (size_t)threads * sizeof *r.cursors);
   int64_t tiles = 0;
@@ -103,10 +121,11 @@ void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void
 }
 
 void tigon_gemm_serial(const tigon_gemm *product, int slot, void *scratch) {
+  const kernel use = kernel_of(product);
   for (int64_t n0 = 0; n0 < product->n; n0 += TIGON_GEMM_N)
     for (int64_t m0 = 0; m0 < product->m; m0 += TIGON_GEMM_M) {
       const int64_t m = product->m - m0 < TIGON_GEMM_M ? product->m - m0 : TIGON_GEMM_M;
       const int64_t n = product->n - n0 < TIGON_GEMM_N ? product->n - n0 : TIGON_GEMM_N;
-      TIGON_ISA_CALL(tigon_gemm_tile, product, slot, m0, m, n0, n, scratch);
+      use.tile(product, slot, m0, m, n0, n, scratch);
     }
 }

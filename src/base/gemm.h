@@ -75,7 +75,7 @@ static inline tigon_matrix tigon_matrix_of(const tigon_view *view, bool transpos
   return matrix;
 }
 
-/* Implementation, per instruction set (gemm_kernel.c): rows of A and of B in a register tile; and the tile
+/* Implementation, per instruction set (gemm_kernel.c, gemm_amx.c): rows of A and of B in a register tile; and the tile
  * C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
 typedef struct tigon_gemm_panel {
   int64_t m, n;
@@ -83,5 +83,11 @@ typedef struct tigon_gemm_panel {
 TIGON_ISA_DECLARE(tigon_gemm_panel, tigon_gemm_panel_of, (void));
 TIGON_ISA_DECLARE(void, tigon_gemm_tile,
                   (const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch));
+
+/* The same on the matrix unit, for products of two bfloat16 operands; the sum over k in blocks of TIGON_GEMM_AMX_K. */
+enum { TIGON_GEMM_AMX_K = 2 * TIGON_GEMM_K };
+tigon_gemm_panel tigon_gemm_panel_of_amx(void);
+void tigon_gemm_tile_amx(const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
+                         float *scratch);
 
 #endif

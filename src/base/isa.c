@@ -9,9 +9,11 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
-static const char *const names[] = {"generic", "avx2", "avx512"};
+static const char *const names[] = {"generic", "avx2", "avx512", "amx"};
 
 #if defined(__x86_64__)
 /* What -march=x86-64-v3 may use beside AVX2, and compilers' own queries do not all know: MOVBE, F16C, BMI1, LZCNT. */
@@ -23,13 +25,25 @@ static bool has_rest_of_v3(void) {
 }
 #endif
 
+#if defined(__x86_64__) && defined(TIGON_HAVE_AMX)
+/* Linux grants the unit's registers to a process on request, and refuses where the processor or the kernel has none. */
+static bool may_use_amx(void) {
+  enum { BF16 = 1 << 22, TILE = 1 << 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILE)) return false;
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#else
+static bool may_use_amx(void) { return false; }
+#endif
+
 static tigon_isa best_isa(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    return TIGON_ISA_AVX512;
+    return may_use_amx() ? TIGON_ISA_AMX : TIGON_ISA_AVX512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
     return TIGON_ISA_AVX2;
 #endif

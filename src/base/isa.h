@@ -6,7 +6,12 @@
 #ifndef TIGON_BASE_ISA_H
 #define TIGON_BASE_ISA_H
 
-typedef enum tigon_isa { TIGON_ISA_GENERIC = 0, TIGON_ISA_AVX2 = 1, TIGON_ISA_AVX512 = 2 } tigon_isa;
+typedef enum tigon_isa {
+  TIGON_ISA_GENERIC = 0,
+  TIGON_ISA_AVX2 = 1,
+  TIGON_ISA_AVX512 = 2,
+  TIGON_ISA_AMX = 3 /* AVX-512, and the matrix unit for products of bfloat16 (base/gemm_amx.c) */
+} tigon_isa;
 
 /* The set in use, chosen at the first call (tigon_cpu_isa). */
 tigon_isa tigon_isa_in_use(void);
@@ -22,7 +27,7 @@ tigon_isa tigon_isa_in_use(void);
   result name##_avx512 parameters
 /* The function itself, so that it can be called or passed on. */
 #define TIGON_ISA_PICK(name)                              \
-  (tigon_isa_in_use() == TIGON_ISA_AVX512 ? name##_avx512 \
+  (tigon_isa_in_use() >= TIGON_ISA_AVX512 ? name##_avx512 \
    : tigon_isa_in_use() == TIGON_ISA_AVX2 ? name##_avx2   \
                                           : name##_generic)
 #else

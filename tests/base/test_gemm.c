@@ -381,9 +381,9 @@ static int run_child(const char *isa) {
 }
 
 int main(void) {
-  static const char *const sets[] = {"generic", "avx2", "avx512"};
+  static const char *const sets[] = {"generic", "avx2", "avx512", "amx"};
   int failures = 0;
-  for (int i = 0; i < 3; i++) {
+  for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
     fflush(stdout);
     const pid_t child = fork();
     if (child < 0) return 1;
