@@ -43,7 +43,7 @@ int64_t lightning_slot(const slots *s, int64_t n);
 bool lightning_has_initial_state(const slots *s, int64_t n);
 
 typedef struct scan {
-  tigon_view x, y;                /* (B, T, H or HV, DX) */
+  tigon_view x, y;                /* (B, T, H or HV, DX); no x without out */
   tigon_view z;                   /* (B, T, H or HV, DZ) */
   tigon_view out;                 /* (B, T, HV, DZ), or summed (B, T, H, DZ); absent: only the state is wanted */
   tigon_view state_in, state_out; /* (P, HV, V, K); each may be absent */

@@ -283,8 +283,11 @@ static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
   const int64_t first = next_chunk ? chunk.first + CHUNK : chunk.first;
   const int64_t head = u->first_head + (next_chunk ? 0 : r + 1);
   const int64_t rows = least(u->end - u->begin - first, CHUNK);
-  const char *row = value_head_rows(u, &s->x, head, first, &stride);
-  if (tigon_present(&s->out)) add_area(&ahead, &s->x, row, stride, s->dx, rows);
+  const char *row;
+  if (tigon_present(&s->out)) {
+    row = value_head_rows(u, &s->x, head, first, &stride);
+    add_area(&ahead, &s->x, row, stride, s->dx, rows);
+  }
   row = value_head_rows(u, &s->y, head, first, &stride);
   add_area(&ahead, &s->y, row, stride, s->dx, rows);
   if (!next_chunk && (r + 1) % u->summands != 0) return ahead;

@@ -28,7 +28,7 @@ void lightning_check_size(tigon_checker *check, const char *name, const char *wh
 void lightning_check_value_heads(tigon_checker *check, int64_t heads, int64_t value_heads) {
   if (check->status != TIGON_OK) return;
   tigon_check_that(check, value_heads >= 1 && value_heads <= INT32_MAX && value_heads % heads == 0, "v",
-                   "expected a multiple of the %" PRId64 " heads of q, got %" PRId64 " heads", heads, value_heads);
+                   "expected a multiple of the %" PRId64 " query-key heads, got %" PRId64 " heads", heads, value_heads);
 }
 
 tigon_view lightning_check_vector(tigon_checker *check, const char *name, const DLTensor *vector, unsigned kinds,

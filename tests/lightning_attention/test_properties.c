@@ -1,107 +1,8 @@
-/* Equalities that hold whatever the numbers: splits, packing, threads, isolation of NaN, orientation, the record. */
+/* Equalities that hold whatever the numbers: packing, threads, isolation of NaN, orientation, the record. */
 #include "lightning_attention/fixture.h"
 
 static void copy_elements(test_tensor *to, int64_t to_first, const test_tensor *from, int64_t from_first, int64_t n) {
   for (int64_t i = 0; i < n; i++) test_tensor_set(to, to_first + i, test_tensor_get(from, from_first + i));
-}
-
-/* |a - b| <= bound * rms(b) */
-static void check_close(const char *what, const test_tensor *a, int64_t a_first, const test_tensor *b, int64_t b_first,
-                        int64_t n, double bound) {
-  double sum = 0;
-  for (int64_t i = 0; i < b->count; i++) sum += test_tensor_get(b, i) * test_tensor_get(b, i);
-  const double rms = b->count ? sqrt(sum / (double)b->count) : 0;
-  for (int64_t i = 0; i < n; i++) {
-    const double x = test_tensor_get(a, a_first + i), y = test_tensor_get(b, b_first + i);
-    if (!(fabs(x - y) <= bound * rms))
-      fail_msg("%s[%lld]: %.9g against %.9g (rms %.3g)", what, (long long)i, x, y, rms);
-  }
-}
-
-/* Prefill takes lambda^n for each n, decode multiplies by the rounded lambda n times: up to 2^-24 a token, over 260 tokens, of
- * elements up to 8 times the rms. */
-static const double split_bound = 260 * 8 * 0x1p-24;
-
-/* Continues `state` (the initial state of `part`) over tokens [begin, begin + part->c->T) of the whole. */
-static void run_part(const fixture *whole, int64_t begin, int64_t length, test_tensor *state) {
-  lightning_case c = *whole->c;
-  c.T = length;
-  c.initial_state = true;
-  c.final_state = FINAL_ALIAS;
-  fixture part;
-  make_fixture(&part, &c, 1);
-  const int64_t query = c.H * c.K, value = c.HV * c.V;
-  copy_elements(&part.q, 0, &whole->q, begin * query, length * query);
-  copy_elements(&part.k, 0, &whole->k, begin * query, length * query);
-  copy_elements(&part.v, 0, &whole->v, begin * value, length * value);
-  copy_elements(&part.initial_state, 0, state, 0, state->count);
-  run_forward(&part, 2, NULL);
-  check_close("out of a part", &part.out, 0, &whole->out, begin * value, length * value, split_bound);
-  copy_elements(state, 0, &part.initial_state, 0, state->count);
-  free_fixture(&part);
-}
-
-static void decode_token(const fixture *whole, int64_t token, test_tensor *state) {
-  const lightning_case *c = whole->c;
-  test_tensor q, k, v, out;
-  test_tensor_make(&q, TIGON_F32, 3, (int64_t[]){1, c->H, c->K}, (test_layout){0});
-  test_tensor_make(&k, TIGON_F32, 3, (int64_t[]){1, c->H, c->K}, (test_layout){0});
-  test_tensor_make(&v, TIGON_F32, 3, (int64_t[]){1, c->HV, c->V}, (test_layout){0});
-  test_tensor_make(&out, TIGON_F32, 3, (int64_t[]){1, c->HV, c->V}, (test_layout){0});
-  copy_elements(&q, 0, &whole->q, token * q.count, q.count);
-  copy_elements(&k, 0, &whole->k, token * k.count, k.count);
-  copy_elements(&v, 0, &whole->v, token * v.count, v.count);
-  const tigon_lightning_attention_decode_args args = {.size = sizeof args,
-                                                      .scale = (float)c->scale,
-                                                      .q = &q.tensor.dl,
-                                                      .k = &k.tensor.dl,
-                                                      .v = &v.tensor.dl,
-                                                      .decay = &whole->decay.tensor.dl,
-                                                      .state = &state->tensor.dl,
-                                                      .out = &out.tensor.dl};
-  test_expect_status(tigon_lightning_attention_decode(NULL, &args), TIGON_OK, NULL);
-  check_close("out of decode", &out, 0, &whole->out, token * v.count, v.count, split_bound);
-  test_tensor *all[] = {&q, &k, &v, &out};
-  for (int i = 0; i < 4; i++) test_tensor_free(all[i]);
-}
-
-static lightning_case split_case(test_rng *rng) {
-  static const double decays[] = {0, 1e-4, 0.0625, 0.92, 2, 8, 30, 1000};
-  lightning_case c = {.name = "split", .B = 1, .initial_state = true, .final_state = FINAL_OWN};
-  c.T = test_random_range(rng, 2, 260);
-  c.H = test_random_range(rng, 1, 2);
-  c.HV = c.H * test_random_range(rng, 1, 2);
-  c.K = test_random_range(rng, 1, 40);
-  c.V = test_random_range(rng, 1, 40);
-  c.scale = 0.5;
-  for (int i = 0; i < 4; i++) c.decay[i] = decays[test_random_range(rng, 0, 7)];
-  return c;
-}
-
-static void test_splits(void **unused) {
-  (void)unused;
-  test_rng rng = {11};
-  for (int n = 0; n < 200; n++) {
-    const lightning_case c = split_case(&rng);
-    fixture whole;
-    make_fixture(&whole, &c, 500 + (uint64_t)n);
-    run_forward(&whole, 2, NULL);
-    test_tensor state;
-    test_tensor_make(&state, TIGON_F32, 4, whole.initial_state.tensor.shape, (test_layout){0});
-    copy_elements(&state, 0, &whole.initial_state, 0, state.count);
-    for (int64_t begin = 0; begin < c.T;) { /* a few parts: prefill, or token by token */
-      const int64_t length = test_random_range(&rng, 1, c.T - begin);
-      if (test_random(&rng) % 3)
-        run_part(&whole, begin, length, &state);
-      else
-        for (int64_t t = 0; t < length; t++) decode_token(&whole, begin + t, &state);
-      begin += length;
-    }
-    check_close("state", &state, 0, &whole.final_state, 0, state.count, split_bound);
-    test_tensor_free(&state);
-    free_fixture(&whole);
-    test_count_case();
-  }
 }
 
 static void check_same_bits(const char *what, const test_tensor *a, int64_t a_first, const test_tensor *b,
@@ -368,7 +269,6 @@ static void test_record(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_splits),
       cmocka_unit_test(test_packed_is_separate),
       cmocka_unit_test(test_bits),
       cmocka_unit_test(test_nan_stays),
