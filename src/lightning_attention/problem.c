@@ -136,7 +136,9 @@ void lightning_note_decay(const tigon_view *decay, const char *op, tigon_context
 
 void lightning_note_slots(const slots *s, const char *op, tigon_context *context) {
   const tigon_view *indices = &s->state_indices;
-  for (int64_t i = 0; tigon_present(indices) && i < indices->shape[0]; i++) {
+  /* Without tokens an expanded vector may be of any length: its first element tells all. */
+  const int64_t count = indices->shape[0] > 0 && indices->stride[0] == 0 ? 1 : indices->shape[0];
+  for (int64_t i = 0; tigon_present(indices) && i < count; i++) {
     const int64_t slot = tigon_load_index(indices->data, indices->kind, i * indices->stride[0]);
     if (slot >= -1 && slot < s->count) continue;
     tigon_context_note(context, TIGON_INVALID_ARGUMENT, op, "state_indices", i, slot);
