@@ -1,6 +1,7 @@
 /* `tigon bench`: speed of each family beside what the machine can do and beside a peer, measured in the same run. */
 #include "bench.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +159,7 @@ int command_bench(int argc, char **argv) {
   if (s.receipt && !*s.receipt) return misuse("bench", "--receipt: the name is empty");
   if (s.peer && !*s.peer) return misuse("bench", "--peer: the name is empty");
   if (s.python && !*s.python) return misuse("bench", "--python: the name is empty");
+  mallopt(M_MMAP_THRESHOLD, 1 << 20); /* freed tensors leave the process: peaks of memory start from what is in use */
   signal(SIGPIPE, SIG_IGN); /* a peer that dies, or a reader that leaves, is noticed where it is written to */
   return run(&s, chosen);
 }

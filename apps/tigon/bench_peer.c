@@ -318,5 +318,5 @@ bool bench_peer_run(bench_peer *peer, int provider, const char *pass, double *se
 bool bench_peer_fetch(bench_peer *peer, int provider, const char *pass, const char *name, DLTensor *tensor) {
   if (ftruncate(peer->shared, (off_t)bench_tensor_bytes(tensor))) return false;
   const bool good = done(ask(peer, describe(question_of(peer, "output", provider, pass), name, tensor)));
-  return good && transfer(peer, pread, tensor);
+  return good && transfer(peer, pread, tensor) && !ftruncate(peer->shared, 0);
 }
