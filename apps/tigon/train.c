@@ -193,9 +193,9 @@ static int finish(run *r, dataset *data, failure *failed) {
             caught ? "interrupted" : "stopped", (long long)r->state->step, r->settings->out, CHECKPOINT_NAME);
     return caught ? EXIT_SIGNALLED + (int)caught : EXIT_OK;
   }
+  release_signals();
   printf("saved %s/%s after step %lld\n", r->settings->out, CHECKPOINT_NAME, (long long)r->state->step);
   fflush(stdout);
-  release_signals();
   if (r->settings->evaluate &&
       !summarise(&r->m, r->state, data, r->settings->validation_limit, r->settings->out, failed))
     return report("train", failed);
