@@ -46,22 +46,23 @@ static inline void tigon_lce_load_class_weight(const tigon_lce_problem *p, int64
 static const float tigon_lce_no_bias[TIGON_GEMM_LD];
 
 /* z (n): accumulators in, softcap tanh((z + bias) / softcap) out, and slope, unless NULL, the derivative 1 - tanh^2. Whole
- * vectors are read and written. Near 0 tanh is an odd polynomial, elsewhere a quotient of e^(-2 |y|), so both keep their
- * relative accuracy; so does the derivative where tanh has rounded to 1. */
+ * vectors are read and written. Near 0 tanh is an odd polynomial; elsewhere it is 1 - q, q = 2 / (1 + e^(2 |y|)), and the
+ * derivative q (2 - q), which keeps its digits where tanh has rounded to 1. */
 static inline void tigon_lce_cap_row(float softcap, float *z, const float *bias, float *slope, int64_t n) {
-  const vf cap = vf_set(softcap), one = vf_set(1.0f);
+  const vf cap = vf_set(softcap), one = vf_set(1.0f), two = vf_set(2.0f);
   const vi sign_bit = (vi)vf_set(-0.0f);
   for (int64_t j = 0; j < n; j += VF_LANES) {
     const vf y = (vf_load(z + j) + vf_load(bias + j)) / cap, square = y * y;
     const vi sign = (vi)y & sign_bit;
-    const vf size = (vf)((vi)y ^ sign), e = vf_exp(vf_set(-2.0f) * size);
-    vf q = vf_set(1.643884804e-2f);
-    q = q * square + vf_set(-5.267244436e-2f);
-    q = q * square + vf_set(1.332073408e-1f);
-    q = q * square + vf_set(-3.333294697e-1f);
-    const vf near = y + y * square * q, far = (vf)((vi)((one - e) / (one + e)) | sign);
-    vf_store(z + j, cap * vf_select(size < vf_set(0.55f), near, far));
-    if (slope) vf_store(slope + j, vf_set(4.0f) * e / ((one + e) * (one + e)));
+    const vf size = (vf)((vi)y ^ sign), e = vf_exp(-two * size), q = two * e / (one + e);
+    vf odd = vf_set(1.643884804e-2f);
+    odd = odd * square + vf_set(-5.267244436e-2f);
+    odd = odd * square + vf_set(1.332073408e-1f);
+    odd = odd * square + vf_set(-3.333294697e-1f);
+    const vi near = size < vf_set(0.55f);
+    const vf tanh_near = y + y * (square * odd), tanh_far = (vf)((vi)(one - q) | sign);
+    vf_store(z + j, cap * vf_select(near, tanh_near, tanh_far));
+    if (slope) vf_store(slope + j, vf_select(near, one - tanh_near * tanh_near, q * (two - q)));
   }
 }
 

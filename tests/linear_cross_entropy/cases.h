@@ -20,6 +20,7 @@ typedef struct lce_case {
   int64_t ignore_index;       /* 0: the default, -100 */
   float inverse_temperature, z_loss;
   double scale;           /* standard deviation of the logits; 0: 1 */
+  double magnitude;       /* of the logits; 0: from scale, softcap and temperature */
   unsigned upstream;      /* 0: LOSS */
   upstream_layout layout; /* of the upstream gradients */
   unsigned unwanted;      /* gradients left out */
@@ -131,5 +132,45 @@ static const lce_case lce_cases[] = {
 };
 
 enum { LCE_CASES = sizeof lce_cases / sizeof *lce_cases };
+
+/* A small case with any mix of options, dtypes and layouts. */
+static inline lce_case lce_random_case(test_rng *rng) {
+  static const tigon_kind kinds[] = {TIGON_F32, TIGON_BF16, TIGON_F16};
+  static const float temperatures[] = {0, 0, 0.7f, 1.5f, 10}, caps[] = {0, 0, 30, 50, 2}, smoothing[] = {0, 0, 0.1f, 1};
+  static const int64_t vocabularies[] = {7, 65, 320, 1031, 2305}, paddings[] = {0, 0, 1, 6, 47};
+#define PICK(list)      (list)[test_random_range(rng, 0, (int64_t)(sizeof(list) / sizeof *(list)) - 1)]
+#define CHANCE(percent) (test_random_range(rng, 0, 99) < (percent))
+  lce_case c = {.name = "random",
+                .tokens = CHANCE(20) ? test_random_range(rng, 1, 9) : test_random_range(rng, 32, 90),
+                .width = test_random_range(rng, 1, 40),
+                .x = PICK(kinds),
+                .weight = PICK(kinds),
+                .bias = CHANCE(60) ? PICK(kinds) : 0,
+                .target = CHANCE(50) ? TIGON_I32 : TIGON_I64,
+                .argmax = CHANCE(50) ? TIGON_I32 : TIGON_I64,
+                .ignored = CHANCE(50) ? 0 : 30,
+                .ignore_index = CHANCE(80) ? 0 : 3,
+                .out_of_range = CHANCE(80) ? 0 : 10,
+                .inverse_temperature = PICK(temperatures),
+                .z_loss = CHANCE(60) ? 0 : 0.01f,
+                .scale = CHANCE(70) ? 1 : 12,
+                .upstream = (unsigned)test_random_range(rng, 1, 7),
+                .layout = (upstream_layout)test_random_range(rng, 0, 2),
+                .unwanted = CHANCE(70) ? 0 : (unsigned)test_random_range(rng, 1, 7),
+                .strided = CHANCE(40),
+                .softcap = PICK(caps),
+                .label_smoothing = PICK(smoothing),
+                .class_weight = (class_weights)test_random_range(rng, 0, 2),
+                .token_weight = CHANCE(40),
+                .padding = PICK(paddings),
+                .accumulate = CHANCE(30)};
+  c.vocabulary = PICK(vocabularies) + c.padding;
+  if (c.scale > 1) /* where the softmax is peaked, four sigma count and not one */
+    c.magnitude =
+        (c.softcap > 0 ? fmin(4 * c.scale, (double)c.softcap) : 4 * c.scale) * fmax(1, (double)c.inverse_temperature);
+#undef PICK
+#undef CHANCE
+  return c;
+}
 
 #endif
