@@ -16,15 +16,14 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/integer.h"
 #include "base/isa.h"
 
 enum { TIGON_BLOCK_M = 16, TIGON_BLOCK_N = 32 };
 
 /* A row stride for n columns: room for whole tiles, and an odd number of cache lines, so that a column of rows spreads
  * over all sets of the cache. */
-static inline int64_t tigon_block_stride(int64_t n) {
-  return (n + TIGON_BLOCK_N - 1) / TIGON_BLOCK_N * TIGON_BLOCK_N + 16;
-}
+static inline int64_t tigon_block_stride(int64_t n) { return tigon_round_up(n, TIGON_BLOCK_N) + 16; }
 
 typedef struct tigon_block_term {
   const float *a; /* (k, m) */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/integer.h"
 #include "base/pool.h"
 
 /* The tile of C, the packed block of B and the packed rows of A; gemm_kernel.c lays them out. */
@@ -9,8 +10,6 @@ uint64_t tigon_gemm_scratch(void) {
   const uint64_t m = TIGON_GEMM_M, n = TIGON_GEMM_N, pad = TIGON_GEMM_PAD, k = TIGON_GEMM_K + pad;
   return (((m + pad) * TIGON_GEMM_LD + (n + TIGON_GEMM_BLOCK_M) * k) * sizeof(float) + 255) / 256 * 256;
 }
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Products of two bfloat16 operands run on the matrix unit where there is one. */
 static bool on_matrix_unit(const tigon_gemm *g) {
@@ -25,6 +24,8 @@ typedef struct kernel {
 static kernel kernel_of(const tigon_gemm *g) {
 #if defined(TIGON_HAVE_AMX)
   if (on_matrix_unit(g)) return (kernel){tigon_gemm_panel_of_amx(), tigon_gemm_tile_amx};
+#else
+  (void)g;
 #endif
   return (kernel){TIGON_ISA_CALL(tigon_gemm_panel_of), TIGON_ISA_PICK(tigon_gemm_tile)};
 }
@@ -33,24 +34,26 @@ typedef struct tiling {
   int64_t m, n;
 } tiling;
 
-static int64_t tile_count(const tigon_gemm *g, tiling t) { return ceil_div(g->m, t.m) * ceil_div(g->n, t.n); }
+static int64_t tile_count(const tigon_gemm *g, tiling t) {
+  return tigon_ceil_div(g->m, t.m) * tigon_ceil_div(g->n, t.n);
+}
 
 /* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, on the matrix unit 256) and its
  * packing (about two cycles an element, most of them spent on page walks and caches). Of many products a sample stands for
  * all. */
 static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
   enum { SAMPLE = 32 };
-  const int64_t step = ceil_div(count, SAMPLE);
+  const int64_t step = tigon_ceil_div(count, SAMPLE);
   double cycles = 0;
   int64_t tiles = 0;
   for (int64_t i = 0; i < count; i += step) {
     const tigon_gemm *g = &products[i];
-    const int64_t m_tiles = ceil_div(g->m, t.m), n_tiles = ceil_div(g->n, t.n);
+    const int64_t m_tiles = tigon_ceil_div(g->m, t.m), n_tiles = tigon_ceil_div(g->n, t.n);
     tiles += m_tiles * n_tiles;
     const double rate = on_matrix_unit(g) ? 256 : 32;
     cycles += ((double)g->m * (double)g->n / rate + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
   }
-  return tiles ? cycles / (double)tiles * (double)ceil_div(tiles * step, threads) : 0;
+  return tiles ? cycles / (double)tiles * (double)tigon_ceil_div(tiles * step, threads) : 0;
 }
 
 static tiling choose_tiling(const tigon_gemm *products, int64_t count, int threads) {
@@ -88,7 +91,7 @@ typedef struct span {
 
 /* Part `index` of `parts` of an extent, in near-equal numbers of whole panels: 400 rows are cut as 196 + 204, not 392 + 8. */
 static span cut(int64_t extent, int64_t panel, int64_t parts, int64_t index) {
-  const int64_t panels = ceil_div(extent, panel);
+  const int64_t panels = tigon_ceil_div(extent, panel);
   const int64_t begin = panels * index / parts * panel, end = panels * (index + 1) / parts * panel;
   return (span){begin, (end < extent ? end : extent) - begin};
 }
@@ -100,7 +103,7 @@ static void run_tile(void *context, int64_t chunk, int slot) {
     at->first_tile += tiles;
   const tigon_gemm *g = &r->products[at->product];
   const int64_t tile = chunk - at->first_tile;
-  const int64_t m_tiles = ceil_div(g->m, r->tile.m), n_tiles = ceil_div(g->n, r->tile.n);
+  const int64_t m_tiles = tigon_ceil_div(g->m, r->tile.m), n_tiles = tigon_ceil_div(g->n, r->tile.n);
   const kernel use = kernel_of(g);
   const span m = cut(g->m, use.panel.m, m_tiles, tile % m_tiles), n = cut(g->n, use.panel.n, n_tiles, tile / m_tiles);
   if (m.length <= 0 || n.length <= 0) return;

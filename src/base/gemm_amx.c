@@ -10,6 +10,7 @@
 #if defined(__AMX_BF16__)
 #include <immintrin.h>
 
+#include "base/integer.h"
 #include "base/transpose.h"
 
 enum { SIDE = 16, DEPTH = 32, PANEL = 2 * SIDE, BLOCK_BYTES = SIDE * DEPTH * 2 };
@@ -17,8 +18,6 @@ enum { KC = TIGON_GEMM_AMX_K, BLOCK_M = TIGON_GEMM_BLOCK_M / PANEL * PANEL };
 
 _Static_assert(KC % DEPTH == 0 && (int)TIGON_GEMM_M % PANEL == 0 && (int)TIGON_GEMM_N % PANEL == 0, "whole panels");
 _Static_assert(KC * 2 <= (int)TIGON_GEMM_K * 4, "the packed blocks fit in the scratch of fp32 ones");
-
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Tiles 0 to 3: the piece of C; 4 and 5: A; 6 and 7: B. */
 static void configure(void) {
@@ -114,15 +113,15 @@ static inline __attribute__((always_inline)) void pack_block(char *to, const tig
 /* Panels of rows [row, row + rows), zeros in what they are padded with. */
 static inline __attribute__((always_inline)) void pack(char *to, const tigon_matrix *x, int64_t row, int64_t rows,
                                                        int64_t k0, int64_t k, bool pairs) {
-  const int64_t panel_bytes = round_up(k, DEPTH) * PANEL * 2;
+  const int64_t panel_bytes = tigon_round_up(k, DEPTH) * PANEL * 2;
   if (x->transposed) { /* each stored row is read from end to end */
     for (int64_t p = 0; p < k; p += DEPTH)
-      for (int64_t i = 0; i < round_up(rows, PANEL); i += SIDE)
+      for (int64_t i = 0; i < tigon_round_up(rows, PANEL); i += SIDE)
         pack_block(to + i / PANEL * panel_bytes + p / DEPTH * 2 * BLOCK_BYTES + i / SIDE % 2 * BLOCK_BYTES, x, row + i,
                    rows - i, k0 + p, k - p, pairs);
     return;
   }
-  for (int64_t i = 0; i < round_up(rows, PANEL); i += SIDE)
+  for (int64_t i = 0; i < tigon_round_up(rows, PANEL); i += SIDE)
     for (int64_t p = 0; p < k; p += DEPTH)
       pack_block(to + i / PANEL * panel_bytes + p / DEPTH * 2 * BLOCK_BYTES + i / SIDE % 2 * BLOCK_BYTES, x, row + i,
                  rows - i, k0 + p, k - p, pairs);
@@ -138,13 +137,13 @@ static void pack_b(char *to, const tigon_matrix *x, int64_t row, int64_t rows, i
 tigon_gemm_panel tigon_gemm_panel_of_amx(void) { return (tigon_gemm_panel){PANEL, PANEL}; }
 
 void tigon_gemm_tile_amx(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch) {
-  const int64_t ld = round_up(n, PANEL) + SIDE; /* rows 4 KiB apart would share their sets of the cache */
+  const int64_t ld = tigon_round_up(n, PANEL) + SIDE; /* rows 4 KiB apart would share their sets of the cache */
   float *tile = scratch;
   char *b = (char *)(tile + TIGON_GEMM_M * TIGON_GEMM_LD);
   char *a = b + (int64_t)TIGON_GEMM_N * KC * 2;
   configure();
   for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += KC) {
-    const int64_t k = g->k - k0 < KC ? g->k - k0 : KC, blocks = (k + DEPTH - 1) / DEPTH;
+    const int64_t k = g->k - k0 < KC ? g->k - k0 : KC, blocks = tigon_ceil_div(k, DEPTH);
     const int64_t panel_bytes = blocks * 2 * BLOCK_BYTES;
     pack_b(b, &g->b, n0, n, k0, k);
     for (int64_t i0 = 0; i0 < m; i0 += BLOCK_M) {

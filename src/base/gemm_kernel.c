@@ -4,6 +4,7 @@
  * of each into an MR x NR piece of the C tile, held in registers over the block.
  */
 #include "base/gemm.h"
+#include "base/integer.h"
 #include "base/transpose.h"
 #include "base/vec.h"
 
@@ -55,8 +56,6 @@ static void micro_first(int64_t k, const float *a, const float *b, float *c, int
 static void micro_next(int64_t k, const float *a, const float *b, float *c, int64_t ld) {
   micro(k, a, b, c, ld, false);
 }
-
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* Floats from one panel to the next: packing stores whole vectors, so that a panel's last one may run over its end. */
 static inline int64_t panel_stride(int64_t width, int64_t k) { return k * width + VF_LANES; }
@@ -168,7 +167,7 @@ static void multiply_block(const tigon_gemm *g, int64_t m0, int64_t m, int64_t n
 
 void TIGON_ISA_FN(tigon_gemm_tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
                                    float *scratch) {
-  const int64_t ld = round_up(n, NR) + VF_LANES; /* rows 4 KiB apart would share their sets of the cache */
+  const int64_t ld = tigon_round_up(n, NR) + VF_LANES; /* rows 4 KiB apart would share their sets of the cache */
   float *tile = scratch;
   float *b = tile + (TIGON_GEMM_M + TIGON_GEMM_PAD) * TIGON_GEMM_LD;
   float *a = b + TIGON_GEMM_N * (KC + TIGON_GEMM_PAD);

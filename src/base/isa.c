@@ -23,9 +23,8 @@ static bool has_rest_of_v3(void) {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & bit_BMI)) return false;
   return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
 }
-#endif
 
-#if defined(__x86_64__) && defined(TIGON_HAVE_AMX)
+#if defined(TIGON_HAVE_AMX)
 /* Linux grants the unit's registers to a process on request, and refuses where the processor or the kernel has none. */
 static bool may_use_amx(void) {
   enum { BF16 = 1 << 22, TILE = 1 << 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
@@ -35,6 +34,7 @@ static bool may_use_amx(void) {
 }
 #else
 static bool may_use_amx(void) { return false; }
+#endif
 #endif
 
 static tigon_isa best_isa(void) {

@@ -1,4 +1,5 @@
 /* Projection of a few tokens without packing the weight (bound by reading it), and the bias gradient. */
+#include "base/integer.h"
 #include "base/pool.h"
 #include "base/vec.h"
 #include "linear/backend.h"
@@ -128,5 +129,5 @@ static void sum_columns(void *context, int64_t chunk, int slot) {
 
 void TIGON_ISA_FN(tigon_linear_bias_gradient)(const linear_bias_gradient *gradient) {
   linear_bias_gradient g = *gradient;
-  tigon_parallel(g.threads, (g.dbias.shape[0] + COLUMNS - 1) / COLUMNS, sum_columns, &g);
+  tigon_parallel(g.threads, tigon_ceil_div(g.dbias.shape[0], COLUMNS), sum_columns, &g);
 }

@@ -78,7 +78,7 @@ tigon_status tigon_linear(const tigon_exec *exec, const tigon_linear_args *args)
 
 tigon_status tigon_linear_workspace(const tigon_exec *exec, const tigon_linear_args *args, uint64_t *bytes) {
   forward_plan plan;
-  const char *op = "tigon_linear_workspace";
+  const char *op = "tigon_linear";
   const tigon_status status = prepare_forward(op, exec, args, true, &plan);
   return status == TIGON_OK ? tigon_workspace_answer(op, plan.bytes, bytes) : status;
 }
@@ -190,7 +190,7 @@ tigon_status tigon_linear_backward(const tigon_exec *exec, const tigon_linear_ba
 tigon_status tigon_linear_backward_workspace(const tigon_exec *exec, const tigon_linear_backward_args *args,
                                              uint64_t *bytes) {
   backward_plan plan;
-  const char *op = "tigon_linear_backward_workspace";
+  const char *op = "tigon_linear_backward";
   const tigon_status status = prepare_backward(op, exec, args, true, &plan);
   return status == TIGON_OK ? tigon_workspace_answer(op, plan.bytes, bytes) : status;
 }

@@ -3,6 +3,7 @@
  * from the cache, for ds. d_weight: every chunk of rows sums into its own fp32 row of the workspace; the rows are then
  * added in order, so that the bits do not depend on threads. Bound by memory: x and dy in, dx out.
  */
+#include "base/integer.h"
 #include "base/pool.h"
 #include "rms_norm/rows.h"
 
@@ -181,5 +182,5 @@ void TIGON_ISA_FN(tigon_rms_norm_backward)(const rms_norm_backward *backward) {
   rms_norm_backward columns = *backward;
   tigon_parallel(backward->threads, backward->chunks, run_chunk, &r);
   if (backward->d_weight.data)
-    tigon_parallel(backward->threads, (backward->shape.width + COLUMNS - 1) / COLUMNS, finish_columns, &columns);
+    tigon_parallel(backward->threads, tigon_ceil_div(backward->shape.width, COLUMNS), finish_columns, &columns);
 }

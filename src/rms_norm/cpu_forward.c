@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "base/integer.h"
 #include "base/pool.h"
 #include "rms_norm/rows.h"
 
@@ -155,6 +156,6 @@ void TIGON_ISA_FN(tigon_rms_norm_forward)(const rms_norm_forward *forward) {
   const int64_t width = forward->shape.width;
   run r = {.f = forward, .rows = choose_rows(forward)};
   r.rows_per_chunk = width < CHUNK_ELEMENTS ? CHUNK_ELEMENTS / (width + 1) + 1 : 1;
-  const int64_t chunks = (forward->shape.rows + r.rows_per_chunk - 1) / r.rows_per_chunk;
+  const int64_t chunks = tigon_ceil_div(forward->shape.rows, r.rows_per_chunk);
   tigon_parallel(forward->threads, chunks, run_chunk, &r);
 }

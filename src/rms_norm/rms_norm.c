@@ -5,6 +5,7 @@
 
 #include "base/args.h"
 #include "base/check.h"
+#include "base/integer.h"
 #include "base/isa.h"
 #include "rms_norm/backend.h"
 
@@ -126,7 +127,7 @@ tigon_status tigon_rms_norm(const tigon_exec *exec, const tigon_rms_norm_args *a
 
 tigon_status tigon_rms_norm_workspace(const tigon_exec *exec, const tigon_rms_norm_args *args, uint64_t *bytes) {
   rms_norm_forward forward;
-  const char *op = "tigon_rms_norm_workspace";
+  const char *op = "tigon_rms_norm";
   const tigon_status status = prepare_forward(op, exec, args, true, &forward);
   return status == TIGON_OK ? tigon_workspace_answer(op, 0, bytes) : status;
 }
@@ -145,7 +146,7 @@ static tigon_kind check_x_dtype(tigon_checker *check, DLDataType type, tigon_kin
 /* Ranges of rows that sum d_weight side by side; it depends on the rows alone and never shrinks as they grow. */
 static int64_t backward_chunks(int64_t rows) {
   enum { MOST = 64, FEWEST_ROWS = 8 };
-  const int64_t chunks = (rows + FEWEST_ROWS - 1) / FEWEST_ROWS;
+  const int64_t chunks = tigon_ceil_div(rows, FEWEST_ROWS);
   return chunks < MOST ? chunks : MOST;
 }
 
@@ -244,7 +245,7 @@ tigon_status tigon_rms_norm_backward_workspace(const tigon_exec *exec, const tig
                                                uint64_t *bytes) {
   rms_norm_backward backward;
   uint64_t used;
-  const char *op = "tigon_rms_norm_backward_workspace";
+  const char *op = "tigon_rms_norm_backward";
   const tigon_status status = prepare_backward(op, exec, args, true, &backward, &used);
   return status == TIGON_OK ? tigon_workspace_answer(op, used, bytes) : status;
 }
