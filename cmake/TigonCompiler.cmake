@@ -39,6 +39,9 @@ elseif(TIGON_SANITIZE)
 endif()
 if(TIGON_SANITIZE)
   set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+  if(TIGON_FUZZ) # three instrumentations at once: beyond -O1 the compiler takes minutes
+    set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -gline-tables-only")
+  endif()
   add_compile_options(${_sanitize} -fno-omit-frame-pointer)
   add_link_options(${_sanitize})
 endif()
@@ -67,8 +70,12 @@ if(NOT TIGON_DLPACK_INCLUDE_DIR)
   message(FATAL_ERROR "dlpack/dlpack.h is missing: install libdlpack-dev, or set TIGON_DLPACK_INCLUDE_DIR")
 endif()
 
-# The include directory of DLPack where the compiler does not look by itself.
+# The include directory of DLPack where the compiler does not look by itself. A cross compiler may take the host's header,
+# but nothing beside it.
 set(TIGON_DLPACK_EXTRA "")
-if(NOT TIGON_DLPACK_INCLUDE_DIR IN_LIST CMAKE_C_IMPLICIT_INCLUDE_DIRECTORIES)
+if(CMAKE_CROSSCOMPILING)
+  set(TIGON_DLPACK_EXTRA ${PROJECT_BINARY_DIR}/dlpack)
+  file(COPY ${TIGON_DLPACK_INCLUDE_DIR}/dlpack DESTINATION ${TIGON_DLPACK_EXTRA})
+elseif(NOT TIGON_DLPACK_INCLUDE_DIR IN_LIST CMAKE_C_IMPLICIT_INCLUDE_DIRECTORIES)
   set(TIGON_DLPACK_EXTRA ${TIGON_DLPACK_INCLUDE_DIR})
 endif()
