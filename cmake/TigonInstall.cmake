@@ -8,6 +8,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tigon DESTINATION ${CMAKE_INSTAL
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET tigon)
   install(TARGETS tigon RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/bench/peers/torch_cpu.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tigon/bench/peers)
 endif()
 
 # What has one SONAME is compatible; a newer minor version than the installed one is not.

@@ -160,6 +160,6 @@ int command_bench(int argc, char **argv) {
   if (s.peer && !*s.peer) return misuse("bench", "--peer: the name is empty");
   if (s.python && !*s.python) return misuse("bench", "--python: the name is empty");
   mallopt(M_MMAP_THRESHOLD, 1 << 20); /* freed tensors leave the process: peaks of memory start from what is in use */
-  signal(SIGPIPE, SIG_IGN); /* a peer that dies, or a reader that leaves, is noticed where it is written to */
+  signal(SIGPIPE, SIG_IGN);           /* a peer that dies, or a reader that leaves, is noticed where it is written to */
   return run(&s, chosen);
 }

@@ -15,7 +15,7 @@ import time
 import warnings
 
 SHARED = 3  # descriptor of the file that tensors go through
-SETTLE = 0.02  # seconds after a run in which OpenMP's threads stop spinning, so that they do not slow the other side
+SETTLE = 0.03  # seconds after a run in which the threads of OpenMP stop spinning, which would slow the other side
 
 
 class Provider:
