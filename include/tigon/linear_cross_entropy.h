@@ -1,5 +1,6 @@
 /*
- * Classifier projection and cross entropy in one: the logits (T, V) never live in memory.
+ * Classifier projection and cross entropy in one: the logits (T, V) never live in memory, unless the caller lends some
+ * for them (tigon_linear_cross_entropy_saved).
  *
  *     u_tv      = x_t . weight_v + bias_v
  *     z_tv      = inverse_temperature * cap(u_tv)    cap(u) = softcap * tanh(u / softcap), or u where softcap is 0
@@ -82,15 +83,25 @@ typedef struct tigon_linear_cross_entropy_args {
   const DLTensor *token_weight; /* NULL, or (T) float32 of any stride; any sign */
   DLTensor
       *argmax; /* NULL, or (T) int32 or int64: lowest class with the largest z (NaN is never it). NULL on a shard */
-  DLTensor *correct;  /* NULL, or (T) float32: 1 where argmax is target, else 0. NULL on a shard */
-  DLTensor *partial;  /* NULL, or (T, 8) float32: rows as above */
-  int64_t vocab_size; /* C; 0: vocab_begin + V. Below 2^31 where argmax, correct or partial is given */
+  DLTensor *correct;    /* NULL, or (T) float32: 1 where argmax is target, else 0. NULL on a shard */
+  DLTensor *partial;    /* NULL, or (T, 8) float32: rows as above */
+  int64_t vocab_size;   /* C; 0: vocab_begin + V. Below 2^31 where argmax, correct or partial is given */
+  void *saved;          /* NULL, or a 64-byte aligned block: logits kept for backward, as many as fit */
+  uint64_t saved_bytes; /* any number */
 } tigon_linear_cross_entropy_args;
 
 TIGON_API tigon_status tigon_linear_cross_entropy(const tigon_exec *exec, const tigon_linear_cross_entropy_args *args);
 TIGON_API tigon_status tigon_linear_cross_entropy_workspace(const tigon_exec *exec,
                                                             const tigon_linear_cross_entropy_args *args,
                                                             uint64_t *bytes);
+/*
+ * Bytes of `saved` that hold every logit, 4 T V. Memory for time: backward takes from the block what forward put there and
+ * computes the rest again, 2 G to 3 G of work (G = 2 T V D) with the same bits. A smaller block keeps the logits of the first
+ * saved_bytes / (4 T) classes, in steps of 768. The block belongs to one forward call and the same x, weight, bias and target;
+ * backward leaves it as it is.
+ */
+TIGON_API tigon_status tigon_linear_cross_entropy_saved(const tigon_exec *exec,
+                                                        const tigon_linear_cross_entropy_args *args, uint64_t *bytes);
 
 /*
  * Outputs from the partials of N shards, whose classes are disjoint and together are all of [0, C). The options have the
@@ -125,7 +136,7 @@ TIGON_API tigon_status tigon_linear_cross_entropy_merge_workspace(const tigon_ex
                                                                   uint64_t *bytes);
 
 /*
- * Gradients, with logits recomputed. For each token, with g = d_loss * token_weight, a = label_smoothing and W the sum of
+ * Gradients; logits that forward did not save are computed again. For each token, with g = d_loss * token_weight, a = label_smoothing and W the sum of
  * all C class weights (C without them)
  *
  *     dz_v = g ( (1 - a) w_target (p_v - [v = target]) + a / C (W p_v - w_v) + 2 z_loss lse p_v )
@@ -167,6 +178,8 @@ typedef struct tigon_linear_cross_entropy_backward_args {
   int32_t
       accumulate_weight_gradients; /* 1: dweight and dbias (they must be float32) are added to; padding stays as it is */
   int32_t reserved;                /* 0 */
+  const void *saved;               /* what forward filled, or NULL: every logit is computed again */
+  uint64_t saved_bytes;            /* as in forward */
 } tigon_linear_cross_entropy_backward_args;
 
 TIGON_API tigon_status tigon_linear_cross_entropy_backward(const tigon_exec *exec,

@@ -31,7 +31,9 @@ typedef struct tigon_lce_problem {
   float inverse_temperature; /* > 0 */
   float softcap;             /* 0: none */
   int threads;
-  void *scratch; /* threads times tigon_gemm_scratch() */
+  void *scratch;         /* threads times tigon_gemm_scratch() */
+  float *saved;          /* (K, saved_columns): products of the first columns, without bias; written by forward only */
+  int64_t saved_columns; /* whole tiles of the backward pass, or all V */
 } tigon_lce_problem;
 
 /* Statistics of some columns of one row of logits. */

@@ -39,6 +39,7 @@ static tigon_status prepare(const tigon_exec *exec, tigon_exec *settings,
   tigon_lce_problem *p = &plan->problem;
   const tigon_lce_problem_args problem = TIGON_LCE_PROBLEM_ARGS(args);
   tigon_lce_check_problem(&check, settings, &problem, p);
+  tigon_lce_check_saved(&check, args.saved, args.saved_bytes, p);
   check_gradients(&check, &args, plan);
   const tigon_lce_named list[] = {{"dx", &plan->dx},
                                   {"dweight", &plan->dweight},

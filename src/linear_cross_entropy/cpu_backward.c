@@ -1,6 +1,6 @@
 /*
- * Backward, a vocabulary tile at a time: the logits of all kept tokens again, turned into dz (K, tile) as they leave the
- * product; then dX += dz W_tile and dW_tile = dz^T X side by side, and column sums of dz for the bias.
+ * Backward, a vocabulary tile at a time: the logits of all kept tokens, saved or computed again, turned into dz (K, tile)
+ * as they leave the product; then dX += dz W_tile and dW_tile = dz^T X side by side, and column sums of dz for the bias.
  *
  * dX is summed over tiles in rising order, in fp32, in dx itself or in the workspace; dW and dbias see all tokens at
  * once and are rounded once.
@@ -53,25 +53,60 @@ static void differentiate_row(const tigon_lce_problem *p, const tigon_lce_row *r
         row->loss * expm1f(at_target) + expf(at_target) * (row->rest - row->entropy_scale * (at_target + row->entropy));
 }
 
-static void differentiate_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile,
-                               int64_t ld) {
-  (void)slot;
-  const backward_tile *t = context;
-  const tigon_lce_problem *p = &t->plan->problem;
+/* n logits' products of some rows, from `column` of the vocabulary on: accumulators in, dz out. ld as in a GEMM's tile. */
+static void differentiate_rows(const tigon_lce_backward_plan *plan, int64_t first_row, int64_t rows, int64_t column,
+                               int64_t n, float *tile, int64_t ld) {
+  const tigon_lce_problem *p = &plan->problem;
   const bool capped = p->softcap > 0, smoothed = p->loss.label_smoothing > 0;
-  const int64_t column = t->column + n0;
   float bias[TIGON_GEMM_LD], class_weight[TIGON_GEMM_LD], slope[TIGON_GEMM_LD];
   tigon_lce_load_bias(p, column, n, bias, ld);
   if (smoothed) tigon_lce_load_class_weight(p, column, n, class_weight, ld);
-  for (int64_t i = 0; i < m; i++) {
-    const tigon_lce_row *row = &t->plan->rows[m0 + i];
+  for (int64_t i = 0; i < rows; i++) {
+    const tigon_lce_row *row = &plan->rows[first_row + i];
     float *z = tile + i * ld;
     if (capped) tigon_lce_cap_row(p->softcap, z, bias, slope, n);
     differentiate_row(p, row, z, capped ? tigon_lce_no_bias : bias, n, row->target - column);
     for (int64_t j = 0; smoothed && j < n; j++) z[j] -= row->smoothing * class_weight[j];
     for (int64_t j = 0; capped && j < n; j++) z[j] *= slope[j];
-    memcpy(t->plan->dz + (m0 + i) * t->plan->tile + n0, z, (size_t)n * sizeof(float));
   }
+}
+
+static void differentiate_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile,
+                               int64_t ld) {
+  (void)slot;
+  const backward_tile *t = context;
+  differentiate_rows(t->plan, m0, m, t->column + n0, n, tile, ld);
+  for (int64_t i = 0; i < m; i++)
+    memcpy(t->plan->dz + (m0 + i) * t->plan->tile + n0, tile + i * ld, (size_t)n * sizeof(float));
+}
+
+enum { SAVED_ROWS = 32 };
+
+/* The same for logits that forward saved. */
+static void differentiate_saved(void *context, int64_t chunk, int slot) {
+  (void)slot;
+  const backward_tile *t = context;
+  const tigon_lce_backward_plan *plan = t->plan;
+  const tigon_lce_problem *p = &plan->problem;
+  const int64_t first = chunk * SAVED_ROWS, left = p->loss.kept_count - first;
+  const int64_t rows = left < SAVED_ROWS ? left : SAVED_ROWS;
+  float *dz = plan->dz + first * plan->tile;
+  for (int64_t i = 0; i < rows; i++)
+    memcpy(dz + i * plan->tile, p->saved + (first + i) * p->saved_columns + t->column, (size_t)t->n * sizeof(float));
+  differentiate_rows(plan, first, rows, t->column, t->n, dz, plan->tile);
+}
+
+/* dz of the tile's columns */
+static void differentiate(backward_tile *tile) {
+  const tigon_lce_problem *p = &tile->plan->problem;
+  if (tile->column + tile->n <= p->saved_columns) {
+    tigon_parallel(p->threads, ceil_div(p->loss.kept_count, SAVED_ROWS), differentiate_saved, tile);
+    return;
+  }
+  tigon_gemm logits = tigon_lce_logits(p, 0, p->loss.kept_count, tile->column, tile->n);
+  logits.epilogue = differentiate_tile;
+  logits.context = tile;
+  tigon_gemm_run(p->threads, &logits, 1, p->scratch);
 }
 
 /* to[j] = (first ? 0 : sum[j]) + from[j], rounded to the kind */
@@ -156,11 +191,7 @@ static tigon_gemm dx_product(backward_tile *tile) {
 static void run_tile(backward_tile *tile) {
   const tigon_lce_backward_plan *plan = tile->plan;
   const tigon_lce_problem *p = &plan->problem;
-  tigon_gemm logits = tigon_lce_logits(p, 0, p->loss.kept_count, tile->column, tile->n);
-  logits.epilogue = differentiate_tile;
-  logits.context = tile;
-  tigon_gemm_run(p->threads, &logits, 1, p->scratch);
-
+  differentiate(tile);
   tigon_gemm products[2];
   tigon_gemm_store store;
   int64_t count = 0;

@@ -81,6 +81,12 @@ static float sum_of(const float *values, int64_t n) {
   return (float)sum;
 }
 
+static void save_row(const tigon_lce_problem *p, int64_t row, int64_t column, const float *z, int64_t n) {
+  const int64_t left = p->saved_columns - column;
+  if (left <= 0) return;
+  memcpy(p->saved + row * p->saved_columns + column, z, (size_t)(left < n ? left : n) * sizeof *z);
+}
+
 static void fold_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile, int64_t ld) {
   (void)slot;
   const forward_item *item = context;
@@ -98,6 +104,7 @@ static void fold_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m
     tigon_lce_state *state = &item->states[m0 + i];
     float *z = tile + i * ld;
     const float before = state->max;
+    save_row(p, item->row + m0 + i, column, z, n);
     if (capped) tigon_lce_cap_row(p->softcap, z, bias, NULL, n);
     fold_row(p, state, z, capped ? tigon_lce_no_bias : bias, n, target - first_class);
     if (extras) fold_extras(state, before, z, class_weight, weights, n, first_class);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/gemm.h"
+#include "base/status.h"
 #include "linear_cross_entropy/problem.h"
 
 static const char op[] = "tigon_linear_cross_entropy";
@@ -37,6 +38,7 @@ static tigon_status prepare(const tigon_exec *exec, const tigon_linear_cross_ent
   const tigon_lce_problem_args problem = TIGON_LCE_PROBLEM_ARGS(args);
   const tigon_lce_output_args outputs = TIGON_LCE_OUTPUT_ARGS(args, partial);
   tigon_lce_check_problem(&check, &call->exec, &problem, p);
+  tigon_lce_check_saved(&check, args.saved, args.saved_bytes, p);
   tigon_lce_check_outputs(&check, &p->loss, &outputs, "partial", &call->outputs);
   tigon_lce_named list[TIGON_LCE_OUTPUTS + 6] = {[TIGON_LCE_OUTPUTS] = {"x", &p->x},
                                                  {"weight", &p->weight},
@@ -86,6 +88,21 @@ tigon_status tigon_linear_cross_entropy_workspace(const tigon_exec *exec, const 
   return tigon_workspace_answer(op, arena.used, bytes);
 }
 
+tigon_status tigon_linear_cross_entropy_saved(const tigon_exec *exec, const tigon_linear_cross_entropy_args *args,
+                                              uint64_t *bytes) {
+  forward_call call = {0};
+  const tigon_status status = prepare(exec, args, true, &call);
+  if (status != TIGON_OK) return status;
+  const tigon_lce_problem *p = &call.plan.problem;
+  uint64_t logits;
+  if (__builtin_mul_overflow((uint64_t)p->loss.tokens * sizeof(float), (uint64_t)p->vocabulary, &logits) ||
+      logits > UINT64_MAX - 255)
+    return tigon_fail(TIGON_INVALID_ARGUMENT, op, "weight",
+                      "expected fewer than 2^64 bytes of logits, got %" PRId64 " x %" PRId64, p->loss.tokens,
+                      p->vocabulary);
+  return tigon_workspace_answer(op, p->width ? (logits + 255) / 256 * 256 : 0, bytes);
+}
+
 /* Without width and bias every logit is 0: one state, known at once, stands for every token. */
 static void finish_zero_logits(const forward_call *call) {
   const tigon_lce_problem *p = &call->plan.problem;
@@ -126,7 +143,7 @@ tigon_status tigon_linear_cross_entropy(const tigon_exec *exec, const tigon_line
   tigon_lce_leave_out(&p->loss, &call.outputs);
   tigon_lce_named outputs[TIGON_LCE_OUTPUTS];
   tigon_lce_list_outputs(&call.outputs, "partial", outputs);
-  bool wanted = false;
+  bool wanted = p->saved_columns > 0;
   for (int i = 0; i < TIGON_LCE_OUTPUTS; i++) wanted |= tigon_lce_wanted(outputs[i].view);
   if (!wanted || p->loss.kept_count == 0) return TIGON_OK;
   if (p->width == 0 && !tigon_present(&p->bias))

@@ -63,6 +63,16 @@ void tigon_lce_check_problem(tigon_checker *check, const tigon_exec *exec, const
   p->threads = exec->num_threads;
 }
 
+void tigon_lce_check_saved(tigon_checker *check, const void *saved, uint64_t bytes, tigon_lce_problem *p) {
+  if (!saved || check->query || check->status != TIGON_OK) return;
+  tigon_check_that(check, (uintptr_t)saved % 64 == 0, "saved", "expected 64-byte alignment, got address %p", saved);
+  if (p->loss.tokens == 0 || p->width == 0) return; /* nothing is multiplied */
+  const uint64_t columns = bytes / ((uint64_t)p->loss.tokens * sizeof(float));
+  p->saved = (float *)(uintptr_t)saved;
+  p->saved_columns =
+      columns >= (uint64_t)p->vocabulary ? p->vocabulary : (int64_t)(columns / TIGON_LCE_TILE * TIGON_LCE_TILE);
+}
+
 void tigon_lce_check_outputs(tigon_checker *check, const tigon_lce_loss *l, const tigon_lce_output_args *args,
                              const char *states, tigon_lce_outputs *outputs) {
   const unsigned flags = TIGON_OPTIONAL | TIGON_OUTPUT;

@@ -40,6 +40,8 @@ typedef struct tigon_lce_output_args {
 
 void tigon_lce_check_problem(tigon_checker *check, const tigon_exec *exec, const tigon_lce_problem_args *args,
                              tigon_lce_problem *p);
+/* Places as many columns of logits in the block as fit. */
+void tigon_lce_check_saved(tigon_checker *check, const void *saved, uint64_t bytes, tigon_lce_problem *p);
 /* l->tokens and l->classes are set. */
 void tigon_lce_check_loss(tigon_checker *check, const tigon_lce_loss_args *args, tigon_lce_loss *l);
 /* states: what the argument of partials is called. */
