@@ -1,6 +1,7 @@
 /* The program `tigon`: trains, samples and measures with the library, as a client of its public headers. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +68,8 @@ static void fill_standard_streams(void) {
 
 int main(int argc, char **argv) {
   fill_standard_streams();
+  signal(SIGXFSZ,
+         SIG_IGN); /* a file that grows past the limit of its size is an error of that write, like a full disk */
   const int status = run(argc, argv);
   errno = 0;
   const bool printed = !fflush(stdout) && !ferror(stdout);

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-import signal
+import resource
 import struct
 import subprocess
 
@@ -154,6 +154,8 @@ def test_resume_refuses_other_data(straight, tmp_path):
     one_line_error(resume(data, tmp_path / "tokens", "--vocab", 400), "--vocab 300, not 400")
     one_line_error(resume(data, tmp_path / "tokens", "--validation", data), "other data")
     one_line_error(resume(write_shard(tmp_path / "other.bin", tokens[:-1] + [255 - tokens[-1]]), tmp_path / "tokens"), "other data")
+    parts = [write_shard(tmp_path / "first.bin", tokens[:7000]), "--validation", write_shard(tmp_path / "last.bin", tokens[7000:])]
+    one_line_error(tigon("train", "--data", *parts, "--out", tmp_path / "tokens", "--resume"), "other data")  # the same, split elsewhere
     assert (tmp_path / "tokens" / program.NAME).read_bytes() == before
     succeeded(resume(write_shard(tmp_path / "same.bin", tokens, None), tmp_path / "tokens", "--vocab", 300))
 
@@ -250,6 +252,16 @@ def test_a_pipe_is_text(straight, tmp_path):
     succeeded(train(fifo, tmp_path / "run", "--steps", 12))
     assert writer.wait(timeout=60) == 0
     assert same_state(folder / "run", tmp_path / "run")
+
+
+def test_a_pipe_needs_room(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = subprocess.Popen(["cp", program.write_text(tmp_path / "text.txt"), fifo], stderr=subprocess.DEVNULL)
+    limit = resource.RLIMIT_FSIZE, (100000, 100000)
+    one_line_error(train(fifo, tmp_path / "run", preexec_fn=lambda: resource.setrlimit(*limit)), fifo,
+                   "cannot copy to a temporary file: File too large")
+    writer.wait(timeout=60)
 
 
 def started(data, out, *arguments):
