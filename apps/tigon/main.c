@@ -68,8 +68,8 @@ static void fill_standard_streams(void) {
 
 int main(int argc, char **argv) {
   fill_standard_streams();
-  signal(SIGXFSZ,
-         SIG_IGN); /* a file that grows past the limit of its size is an error of that write, like a full disk */
+  /* A file that grows past the limit of its size is an error of that write, like a full disk. */
+  signal(SIGXFSZ, SIG_IGN);
   const int status = run(argc, argv);
   errno = 0;
   const bool printed = !fflush(stdout) && !ferror(stdout);
