@@ -317,6 +317,37 @@ static void test_rows(void **state) {
   test_count_case();
 }
 
+/* The lowest of equal classes wins in whatever order the shards come. */
+static void test_ties_across_shards(void **state) {
+  (void)state;
+  const lce_case c = {"ties", 5, 4, 300, F32_BIAS, .upstream = LOSS};
+  for (int reversed = 0; reversed < 2; reversed++) {
+    sharded s, order;
+    sharded_make(&s, &c, 3, 6);
+    sharded_make(&order, &c, 3, 6);
+    static const int64_t cuts[] = {0, 90, 200, 300};
+    memcpy(s.cuts, cuts, sizeof cuts);
+    test_tensor_fill_value(&s.t.weight, 0);
+    test_tensor_fill_value(&s.t.bias, 0);
+    static const int64_t tied[] = {299, 95, 91, 210};
+    for (int i = 0; i < 4; i++) test_tensor_set(&s.t.bias, tied[i], 1);
+    for (int64_t k = 0; k < c.tokens; k++) test_tensor_set(&order.t.target, k, k ? 95 : 91);
+    for (int64_t i = 0; i < 3; i++) {
+      tigon_tensor slot;
+      run_partial(&s, i, 1);
+      run_merge(&s, i, 1, partial_of(&slot, &order, reversed ? 2 - i : i), 1, NULL);
+    }
+    run_merge(&order, 0, 3, NULL, 1, NULL);
+    for (int64_t k = 0; k < c.tokens; k++) {
+      assert_true(test_tensor_get(&order.t.argmax, k) == 91);
+      assert_true(test_tensor_get(&order.t.correct, k) == (k == 0));
+    }
+    sharded_free(&s);
+    sharded_free(&order);
+    test_count_case();
+  }
+}
+
 /* Shards that are masked entirely, in every position; the whole masked; NaN stays in its token. */
 static void test_masked_shards(void **state) {
   (void)state;
@@ -438,9 +469,15 @@ static void test_merge_mistakes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_shards), cmocka_unit_test(test_one_partial),    cmocka_unit_test(test_trees),
-      cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_border_targets), cmocka_unit_test(test_rows),
-      cmocka_unit_test(test_masked_shards), cmocka_unit_test(test_merge_mistakes),
+      cmocka_unit_test(test_random_shards),
+      cmocka_unit_test(test_one_partial),
+      cmocka_unit_test(test_trees),
+      cmocka_unit_test(test_same_bits),
+      cmocka_unit_test(test_border_targets),
+      cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_ties_across_shards),
+      cmocka_unit_test(test_masked_shards),
+      cmocka_unit_test(test_merge_mistakes),
   };
   return test_gate_report("linear_cross_entropy_shards", cmocka_run_group_tests(tests, NULL, NULL));
 }
