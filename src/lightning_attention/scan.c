@@ -1,10 +1,9 @@
 /* How a scan is cut into units, and what scratch a unit needs. */
+#include "base/integer.h"
 #include "lightning_attention/backend.h"
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 int64_t lightning_scan_units(const scan *s) {
-  return s->sequences * ceil_div(s->heads * s->group, s->bundle) * ceil_div(s->dz, s->width);
+  return s->sequences * tigon_ceil_div(s->heads * s->group, s->bundle) * tigon_ceil_div(s->dz, s->width);
 }
 
 enum {
@@ -12,7 +11,7 @@ enum {
   HEAD_BUDGET = 128 * 1024 /* floats for the heads of a unit: they should stay in a core's cache */
 };
 
-static int64_t widest(const scan *s) { return ceil_div(s->dz, NARROWEST) * NARROWEST; }
+static int64_t widest(const scan *s) { return tigon_round_up(s->dz, NARROWEST); }
 static int64_t smallest_bundle(const scan *s) { return s->summed ? s->group : 1; }
 
 /* Floats that a unit keeps for each value head. */
@@ -28,7 +27,7 @@ static void choose_width(scan *s) {
   s->width = widest(s);
   while (s->width > NARROWEST &&
          (lightning_scan_units(s) < ENOUGH_UNITS || s->bundle * head_floats(s, s->width) > HEAD_BUDGET))
-    s->width = ceil_div(s->width / NARROWEST, 2) * NARROWEST;
+    s->width = tigon_ceil_div(s->width / NARROWEST, 2) * NARROWEST;
 }
 
 /* A token's heads stand side by side in memory. A unit that takes several along meets each page once for all of them,
@@ -67,7 +66,7 @@ static uint64_t carve(const scan *s, float *base, int64_t heads_floats, scan_blo
   uint64_t floats = 0;
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
     *list[i].block = base ? base + floats : NULL;
-    floats += (uint64_t)ceil_div(list[i].floats, 64) * 64;
+    floats += (uint64_t)tigon_round_up(list[i].floats, 64);
   }
   return floats * sizeof(float);
 }
@@ -122,5 +121,5 @@ float lightning_decay(const tigon_view *decay, int64_t value_head, int64_t value
 }
 
 int64_t lightning_decode_units(const decode *d) {
-  return d->v.shape[0] * d->v.shape[1] * ceil_div(d->v.shape[2], d->rows);
+  return d->v.shape[0] * d->v.shape[1] * tigon_ceil_div(d->v.shape[2], d->rows);
 }

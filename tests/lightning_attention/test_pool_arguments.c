@@ -102,6 +102,19 @@ static void apply(const wrong *w, pool_fixture *f) {
   if (w->change == OF_TENSOR) dl->data = tensor_of(f, (int)w->value)->tensor.dl.data;
 }
 
+static void drop(pool_fixture *f) {
+  for (int i = 0; i < TENSORS; i++) free(tensor_of(f, i)->block);
+  test_tensor *rest[] = {&f->f.q,  &f->f.out, &f->f.cu_seqlens, &f->f.dout,
+                         &f->f.dq, &f->f.dk,  &f->f.dv,         &f->f.d_initial_state};
+  for (int i = 0; i < 8; i++) free(rest[i]->block);
+}
+
+static void check_unwritten(pool_fixture *f) {
+  test_tensor *outputs[] = {&f->final, &f->checkpoints, &f->f.out};
+  for (int i = 0; i < 3; i++)
+    for (size_t byte = 0; byte < outputs[i]->bytes; byte++) assert_int_equal(outputs[i]->block[byte], 0xff);
+}
+
 static void check_refused(const wrong *w, bool states_alone) {
   pool_fixture f;
   make_pool_fixture(&f, &packed, 1);
@@ -123,16 +136,9 @@ static void check_refused(const wrong *w, bool states_alone) {
   const tigon_status status =
       states_alone ? tigon_lightning_attention_state(&work.exec, &s) : tigon_lightning_attention(&work.exec, &a);
   test_expect_status(status, TIGON_INVALID_ARGUMENT, w->name);
-  test_tensor *outputs[] = {&f.final, &f.checkpoints, &f.f.out};
-  for (int i = 0; i < 3; i++)
-    for (size_t byte = 0; byte < outputs[i]->bytes; byte++) assert_int_equal(outputs[i]->block[byte], 0xff);
+  check_unwritten(&f);
   test_workspace_free(&work);
-  for (int i = 0; i < TENSORS; i++) free(tensor_of(&f, i)->block);
-  free(f.f.q.block);
-  free(f.f.out.block);
-  free(f.f.cu_seqlens.block);
-  test_tensor *rest[] = {&f.f.dout, &f.f.dq, &f.f.dk, &f.f.dv, &f.f.d_initial_state};
-  for (int i = 0; i < 5; i++) free(rest[i]->block);
+  drop(&f);
   test_count_case();
 }
 
@@ -140,6 +146,43 @@ static void test_wrong_tensors(void **unused) {
   (void)unused;
   for (size_t i = 0; i < sizeof of_forward / sizeof *of_forward; i++) check_refused(&of_forward[i], false);
   for (size_t i = 0; i < sizeof of_state / sizeof *of_state; i++) check_refused(&of_state[i], true);
+}
+
+/* Random damage to descriptors and values: refused without a write, or (harmless damage) computed within the tensors. */
+static void test_random_damage(void **unused) {
+  (void)unused;
+  test_rng rng = {4712};
+  int refused = 0;
+  for (int n = 0; n < 4000; n++) {
+    pool_case p = packed;
+    for (int i = 0; i < 3; i++) {
+      p.slots[i] = test_random_range(&rng, -2, 1) + 4 * i; /* none twice, some not there */
+      p.begin[i] = test_random_range(&rng, -1, 5);
+      p.lengths[i] = test_random_range(&rng, -10, 140);
+    }
+    pool_fixture f;
+    make_pool_fixture(&f, &p, 1);
+    test_workspace w;
+    test_workspace_make(&w, 1 << 20, 2);
+    const change changes[] = {SHAPE, DTYPE, NDIM, DEVICE, MISALIGNED};
+    wrong damage = {.tensor = (int)test_random_range(&rng, 0, TENSORS - 1),
+                    .change = changes[test_random_range(&rng, 0, 4)],
+                    .dimension = (int)test_random_range(&rng, 0, 3)};
+    damage.value = damage.change == SHAPE ? test_random_range(&rng, -3, 3) : test_random_range(&rng, -1, 20);
+    if (damage.change == MISALIGNED) damage.value = 1 + 2 * test_random_range(&rng, 0, 3);
+    apply(&damage, &f);
+    const tigon_lightning_attention_args a = pool_args(&f);
+    const tigon_lightning_attention_state_args s = state_args(&f);
+    const tigon_status status =
+        n % 2 ? tigon_lightning_attention_state(&w.exec, &s) : tigon_lightning_attention(&w.exec, &a);
+    if (status != TIGON_OK) {
+      check_unwritten(&f);
+      refused++;
+    }
+    test_workspace_free(&w);
+    drop(&f);
+  }
+  assert_true(refused > 2000 && refused < 3900);
 }
 
 static void test_wrong_options(void **unused) {
@@ -310,9 +353,13 @@ static void test_64_bit_offsets(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_wrong_tensors),          cmocka_unit_test(test_wrong_options),
-      cmocka_unit_test(test_backward_refuses_pools), cmocka_unit_test(test_merge_arguments),
-      cmocka_unit_test(test_older_callers),          cmocka_unit_test(test_enormous_batch_without_tokens),
+      cmocka_unit_test(test_wrong_tensors),
+      cmocka_unit_test(test_random_damage),
+      cmocka_unit_test(test_wrong_options),
+      cmocka_unit_test(test_backward_refuses_pools),
+      cmocka_unit_test(test_merge_arguments),
+      cmocka_unit_test(test_older_callers),
+      cmocka_unit_test(test_enormous_batch_without_tokens),
       cmocka_unit_test(test_64_bit_offsets),
   };
   return test_gate_report("lightning_attention_pool_arguments", cmocka_run_group_tests(tests, NULL, NULL));
