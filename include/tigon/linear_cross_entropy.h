@@ -20,7 +20,8 @@
  *
  * Classes and shards: C = vocab_size classes exist in all. Row v of weight is class vocab_begin + v; targets, argmax and
  * class_weight count classes. Rows whose class is C or above are padding (tables rounded up to a tile): they are no
- * columns of z, whatever they hold, and their rows of dweight and dbias are 0. A call that holds every class gives all outputs.
+ * columns of z, whatever they hold, and their rows of dweight and dbias are 0 (or stay as they are where gradients are added
+ * to). A call that holds every class gives all outputs.
  * A call that holds some of them (a shard; of any size, none included) gives `partial` only; tigon_linear_cross_entropy_merge
  * makes the outputs from the partials of all shards.
  *
@@ -81,8 +82,7 @@ typedef struct tigon_linear_cross_entropy_args {
   float label_smoothing;        /* in [0, 1] */
   const DLTensor *class_weight; /* NULL, or (C) float32, contiguous: of all classes, on every shard */
   const DLTensor *token_weight; /* NULL, or (T) float32 of any stride; any sign */
-  DLTensor
-      *argmax; /* NULL, or (T) int32 or int64: lowest class with the largest z (NaN is never it). NULL on a shard */
+  DLTensor *argmax;     /* NULL, or (T) int32 or int64: lowest class with the largest z, never NaN. NULL on a shard */
   DLTensor *correct;    /* NULL, or (T) float32: 1 where argmax is target, else 0. NULL on a shard */
   DLTensor *partial;    /* NULL, or (T, 8) float32: rows as above */
   int64_t vocab_size;   /* C; 0: vocab_begin + V. Below 2^31 where argmax, correct or partial is given */
@@ -136,8 +136,8 @@ TIGON_API tigon_status tigon_linear_cross_entropy_merge_workspace(const tigon_ex
                                                                   uint64_t *bytes);
 
 /*
- * Gradients; logits that forward did not save are computed again. For each token, with g = d_loss * token_weight, a = label_smoothing and W the sum of
- * all C class weights (C without them)
+ * Gradients; logits that forward did not save are computed again. For each token, with g = d_loss * token_weight,
+ * a = label_smoothing and W the sum of all C class weights (C without them)
  *
  *     dz_v = g ( (1 - a) w_target (p_v - [v = target]) + a / C (W p_v - w_v) + 2 z_loss lse p_v )
  *            + d_lse * p_v + d_entropy * p_v * (lse - entropy - z_v)
@@ -175,11 +175,10 @@ typedef struct tigon_linear_cross_entropy_backward_args {
   const DLTensor *class_weight;
   const DLTensor *token_weight;
   int64_t vocab_size;
-  int32_t
-      accumulate_weight_gradients; /* 1: dweight and dbias (they must be float32) are added to; padding stays as it is */
-  int32_t reserved;                /* 0 */
-  const void *saved;               /* what forward filled, or NULL: every logit is computed again */
-  uint64_t saved_bytes;            /* as in forward */
+  int32_t accumulate_weight_gradients; /* 1: dweight and dbias (they must be float32) are added to */
+  int32_t reserved;                    /* 0 */
+  const void *saved;                   /* what forward filled, or NULL: every logit is computed again */
+  uint64_t saved_bytes;                /* as in forward */
 } tigon_linear_cross_entropy_backward_args;
 
 TIGON_API tigon_status tigon_linear_cross_entropy_backward(const tigon_exec *exec,
