@@ -132,8 +132,9 @@ TIGON_API tigon_status tigon_lightning_attention_backward_workspace(const tigon_
 
 /*
  * One token of N sequences: the state is updated in place and the token's output returned. Same formulas, and decay,
- * state_indices and bad values mean the same. lambda is kept as a sum of two floats, since the rounding of one would move
- * the state away from prefill's over many tokens; an infinite element of the state may become NaN. Needs no workspace.
+ * state_indices and bad values mean the same. Where lambda is 1/2 or more, lambda S is taken as S - (1 - lambda) S with
+ * 1 - lambda rounded once: a rounded lambda would move the state away from prefill's over many tokens. An infinite element of
+ * the state may become NaN. Needs no workspace.
  */
 typedef struct tigon_lightning_attention_decode_args {
   uint32_t size;

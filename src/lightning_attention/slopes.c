@@ -31,6 +31,7 @@ tigon_status tigon_lightning_attention_slopes(int32_t kind, int64_t layer, int64
                    "expected a number of heads from 1 to %" PRId32 ", got %" PRId64, INT32_MAX, heads_total);
   tigon_check_that(&check, head_begin >= 0 && head_begin <= heads_total, "head_begin",
                    "expected from 0 to %" PRId64 ", got %" PRId64, heads_total, head_begin);
+  if (check.status != TIGON_OK) return check.status;
   tigon_check_that(&check, heads >= 0 && heads <= heads_total - head_begin, "heads",
                    "expected from 0 to %" PRId64 ", got %" PRId64, heads_total - head_begin, heads);
   tigon_check_that(&check, slopes || heads == 0, "slopes", "expected memory, got NULL");

@@ -25,7 +25,8 @@ static void poison_rest(pool_fixture *f) {
     const int64_t row = tokens[t]->count / (f->c.B * f->c.T > 0 ? f->c.B * f->c.T : 1);
     for (int64_t n = 0; n < f->f.N && f->p->length_kind; n++) {
       const int64_t begin = f->c.bounds_kind ? f->c.bounds[n] : n * f->c.T;
-      const int64_t used = f->p->lengths[n] > 0 ? f->p->lengths[n] : 0;
+      int64_t used = f->p->lengths[n] > 0 ? f->p->lengths[n] : 0;
+      if (used > tokens_of(f, n)) used = tokens_of(f, n);
       for (int64_t i = used * row; i < tokens_of(f, n) * row; i++)
         test_tensor_set(tokens[t], begin * row + i, (double)NAN);
     }
