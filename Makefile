@@ -1,9 +1,11 @@
 # Daily commands, thin over CMake and Ninja. `make test` and `make demo` are ./bootstrap test and ./bootstrap demo.
 PREFIX ?= /usr/local
 BUILD := build/release
+# Executions of each fuzz target in `make fuzz`.
+RUNS ?= 1000000
 C_FILES = $(shell find include src apps tests examples -name '*.[ch]')
 
-.PHONY: build demo test accuracy format format-check lint bench install clean
+.PHONY: build demo test fuzz accuracy format format-check lint bench install clean
 
 build:
 	@cmake -S . -B $(BUILD) -G Ninja -DTIGON_DEVELOPER=ON
@@ -14,6 +16,15 @@ demo:
 
 test:
 	@./bootstrap test
+
+# Needs clang. New inputs are kept in build/fuzz/corpus; a finding ends it and is written to the current folder.
+fuzz:
+	@cmake -S . -B build/fuzz -G Ninja -DTIGON_FUZZ=ON -DTIGON_TESTS=OFF -DCMAKE_C_COMPILER=clang
+	@ninja -C build/fuzz
+	@set -e; for source in tests/fuzz/fuzz_*.c; do \
+		name=$$(basename $$source .c); corpus=corpus/$${name#fuzz_}; echo "== $$name"; \
+		build/fuzz/$$name -runs=$(RUNS) -max_len=512 -timeout=20 -print_final_stats=1 build/fuzz/$$corpus tests/fuzz/$$corpus; \
+	done
 
 # The table of errors and case counts, from the last `make test`.
 accuracy:

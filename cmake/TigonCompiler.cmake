@@ -63,6 +63,16 @@ set(TIGON_ISA_OPTIONS_generic "")
 set(TIGON_ISA_OPTIONS_avx2 -march=x86-64-v3)
 set(TIGON_ISA_OPTIONS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 
+# One compilation, for what this machine has: fuzz targets are slow to build.
+if(TIGON_FUZZ)
+  if("avx2" IN_LIST TIGON_ISAS)
+    set(TIGON_ISA_OPTIONS_generic -march=native)
+  endif()
+  set(TIGON_ISAS generic)
+  set(TIGON_AMX_OPTIONS "")
+  add_compile_definitions(TIGON_ONE_ISA)
+endif()
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_path(TIGON_DLPACK_INCLUDE_DIR dlpack/dlpack.h DOC "Directory that holds dlpack/dlpack.h")

@@ -124,7 +124,7 @@ static bool check_data(tigon_checker *check, const char *name, const DLTensor *t
     check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected data, got NULL");
     return false;
   }
-  view->data = (char *)tensor->data + tensor->byte_offset;
+  view->data = (char *)((uintptr_t)tensor->data + tensor->byte_offset); /* as integers: the offset may be any */
   if ((uintptr_t)view->data % (uintptr_t)tigon_kind_bytes(view->kind)) {
     check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
                                "expected data aligned to its element size, got address %p", (void *)view->data);

@@ -7,7 +7,7 @@
 
 #include "tigon/base.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 
 static const char *const names[] = {"generic", "avx2", "avx512", "amx"};
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
 /* What -march=x86-64-v3 may use beside AVX2, and compilers' own queries do not all know: MOVBE, F16C, BMI1, LZCNT. */
 static bool has_rest_of_v3(void) {
   unsigned a, b, c, d;
@@ -38,7 +38,7 @@ static bool may_use_amx(void) { return false; }
 #endif
 
 static tigon_isa best_isa(void) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
   __builtin_cpu_init();
   if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

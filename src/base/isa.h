@@ -1,7 +1,7 @@
 /*
  * Sources named cpu*.c, and base/gemm_kernel.c, are compiled once per instruction set with TIGON_ISA set to its name.
  * Their external functions carry the name as a suffix: declare with TIGON_ISA_DECLARE in the header, define with
- * TIGON_ISA_FN, call from ordinary sources with TIGON_ISA_CALL.
+ * TIGON_ISA_FN, call from ordinary sources with TIGON_ISA_CALL. With TIGON_ONE_ISA there is the generic set alone.
  */
 #ifndef TIGON_BASE_ISA_H
 #define TIGON_BASE_ISA_H
@@ -20,7 +20,7 @@ tigon_isa tigon_isa_in_use(void);
 #define TIGON_PASTE(a, b)  TIGON_PASTE_(a, b)
 #define TIGON_ISA_FN(name) TIGON_PASTE(name, TIGON_ISA)
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
 #define TIGON_ISA_DECLARE(result, name, parameters) \
   result name##_generic parameters;                 \
   result name##_avx2 parameters;                    \

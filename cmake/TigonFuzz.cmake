@@ -1,0 +1,22 @@
+# Fuzz targets: tests/fuzz/fuzz_<subject>.c is one libFuzzer program over the library and the program's parts. CTest runs
+# each for a short time from a fixed seed, starting from tests/fuzz/corpus/<subject>; `make fuzz` runs them for long.
+file(GLOB _fuzzers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
+foreach(file ${_fuzzers})
+  get_filename_component(_name ${file} NAME_WE)
+  string(REPLACE fuzz_ "" _subject ${_name})
+  add_executable(${_name} ${file})
+  target_include_directories(${_name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/apps/tigon
+                                              ${PROJECT_SOURCE_DIR} ${TIGON_DLPACK_EXTRA})
+  target_link_options(${_name} PRIVATE -fsanitize=fuzzer)
+  if(TARGET tigon_program)
+    target_link_libraries(${_name} PRIVATE tigon_program)
+  endif()
+  target_link_libraries(${_name} PRIVATE tigon_internal m Threads::Threads)
+  set(_corpora ${PROJECT_BINARY_DIR}/corpus/${_subject})
+  file(MAKE_DIRECTORY ${_corpora})
+  if(EXISTS ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${_subject})
+    list(APPEND _corpora ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${_subject})
+  endif()
+  add_test(NAME fuzz/${_subject} COMMAND ${_name} -seed=1 -runs=20000 -max_total_time=4 -timeout=20 -max_len=512 -print_final_stats=1 ${_corpora})
+  set_tests_properties(fuzz/${_subject} PROPERTIES LABELS fuzz TIMEOUT 120 ENVIRONMENT UBSAN_OPTIONS=print_stacktrace=1)
+endforeach()
