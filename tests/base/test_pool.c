@@ -104,8 +104,14 @@ static void expect_child_success(int64_t chunks, bool fork_again) {
   assert_int_equal(status, 0);
 }
 
+/* qemu-user cannot start a thread in a forked child. */
+static void skip_under_qemu(void) {
+  if (getenv("TIGON_TEST_REDUCED")) skip();
+}
+
 static void test_after_fork(void **state) {
   (void)state;
+  skip_under_qemu();
   assert_true(run_job(7, 100)); /* the parent has workers */
   for (int i = 0; i < 5; i++) {
     expect_child_success(100, i % 2 == 1);
@@ -124,6 +130,7 @@ static void *busy_caller(void *unused) {
 /* The fork comes while other threads are inside the pool. */
 static void test_fork_while_others_run(void **state) {
   (void)state;
+  skip_under_qemu();
   pthread_t callers[3];
   atomic_store(&stop, 0);
   for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&callers[i], NULL, busy_caller, NULL), 0);
