@@ -1,7 +1,9 @@
 /*
  * Outputs so large that the CPU writes them past its caches: the bits of the same rows in small calls, nothing outside the
- * rows written. Rows end in part of a vector, and lie apart.
+ * rows written. Rows end in part of a vector, and lie apart. And tensors of more than 2^31 elements.
  */
+#include <sys/mman.h>
+
 #include "tests/support/support.h"
 
 enum { WIDTH = 4001, STRIDE = 4096, PIECE = 500 };
@@ -80,7 +82,113 @@ static void test_large_outputs(void **state) {
   }
 }
 
+/* --- past 2^31 elements ------------------------------------------------------------------------------------------ */
+
+/* Memory that costs only the pages that are touched. */
+static void *reserve(size_t bytes) {
+  void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (block == MAP_FAILED) skip();
+  return block;
+}
+
+/* Four rows, each 2^31 elements and more after the last, in all of forward's and backward's tensors. */
+static void test_rows_more_than_2_31_elements_apart(void **state) {
+  (void)state;
+  enum { H = 70 };
+  const int64_t step = (INT64_C(1) << 31) + 64, shape[] = {2, 2, H};
+  const size_t bytes = (size_t)(3 * step + H) * 2;
+  uint16_t *x = reserve(bytes), *out = reserve(bytes), *dx = reserve(bytes);
+  uint16_t flat_x[4 * H], flat_out[4 * H], flat_dx[4 * H];
+  test_rng rng = {3};
+  for (int r = 0; r < 4; r++)
+    for (int j = 0; j < H; j++) flat_x[r * H + j] = x[r * step + j] = tigon_to_bf16((float)test_random_normal(&rng));
+  float rstd[4];
+  for (int flat = 0; flat < 2; flat++) {
+    tigon_tensor t[4];
+    tigon_rms_norm_args forward = {.size = sizeof forward};
+    forward.x = tigon_tensor_nd(&t[0], flat ? flat_x : x, tigon_bf16(), 3, shape);
+    forward.out = tigon_tensor_nd(&t[1], flat ? flat_out : out, tigon_bf16(), 3, shape);
+    forward.rstd = tigon_tensor_nd(&t[2], rstd, tigon_f32(), 2, shape);
+    tigon_rms_norm_backward_args backward = {.size = sizeof backward, .x = forward.x, .rstd = forward.rstd};
+    backward.dy = forward.out;
+    backward.dx = tigon_tensor_nd(&t[3], flat ? flat_dx : dx, tigon_bf16(), 3, shape);
+    for (int i = 0; i < 4 && !flat; i++)
+      if (i != 2) t[i].strides[0] = 2 * step, t[i].strides[1] = step;
+    test_expect_status(tigon_rms_norm(NULL, &forward), TIGON_OK, NULL);
+    test_expect_status(tigon_rms_norm_backward(NULL, &backward), TIGON_OK, NULL);
+  }
+  for (int r = 0; r < 4; r++) {
+    assert_memory_equal(out + r * step, flat_out + r * H, H * sizeof *out);
+    assert_memory_equal(dx + r * step, flat_dx + r * H, H * sizeof *dx);
+  }
+  munmap(x, bytes), munmap(out, bytes), munmap(dx, bytes);
+}
+
+/* d_weight over one row that is repeated until rows x width passes 2^31: xhat and dy are 1, so that it counts the rows. */
+static void test_d_weight_over_2_31_elements(void **state) {
+  (void)state;
+#ifdef TEST_SANITIZED
+  skip();
+#else
+  enum { H = 65 };
+  if (getenv("TIGON_TEST_REDUCED")) skip();
+  const int64_t rows = (INT64_C(1) << 25) + 8;
+  float ones[H], d_weight[H], rstd = 1;
+  for (int j = 0; j < H; j++) ones[j] = 1;
+  tigon_tensor x, statistics, gradient;
+  tigon_rms_norm_backward_args args = {.size = sizeof args};
+  args.x = args.dy = tigon_tensor_2d(&x, ones, tigon_f32(), rows, H);
+  args.rstd = tigon_tensor_1d(&statistics, &rstd, tigon_f32(), rows);
+  args.d_weight = tigon_tensor_1d(&gradient, d_weight, tigon_f32(), H);
+  x.strides[0] = statistics.strides[0] = 0;
+  uint64_t bytes;
+  test_expect_status(tigon_rms_norm_backward_workspace(NULL, &args, &bytes), TIGON_OK, NULL);
+  test_workspace w;
+  test_workspace_make(&w, bytes, 0);
+  test_expect_status(tigon_rms_norm_backward(&w.exec, &args), TIGON_OK, NULL);
+  test_workspace_free(&w);
+  for (int j = 0; j < H; j++) assert_true(fabs((double)d_weight[j] / (double)rows - 1) < 1e-6);
+#endif
+}
+
+/* Whole tensors of more than 2^31 elements (9 GB): TIGON_TEST_FULL=1. Rows repeat in a cycle that no power of two meets. */
+static void test_whole_tensors_past_2_31_elements(void **state) {
+  (void)state;
+  if (!getenv("TIGON_TEST_FULL")) skip();
+  enum { H = 4096, CYCLE = 61 };
+  const int64_t rows = (INT64_C(1) << 19) + 64;
+  uint16_t *x = reserve((size_t)rows * H * 2), *out = reserve((size_t)rows * H * 2);
+  float *rstd = reserve((size_t)rows * sizeof *rstd);
+  static uint16_t few_out[CYCLE * H], few_dx[CYCLE * H];
+  static float few_rstd[CYCLE];
+  test_rng rng = {3};
+  for (int64_t i = 0; i < CYCLE * H; i++) x[i] = tigon_to_bf16((float)test_random_normal(&rng));
+  for (int64_t r = CYCLE; r < rows; r++) memcpy(x + r * H, x + r % CYCLE * H, H * 2);
+  for (int few = 1; few >= 0; few--) {
+    const int64_t n = few ? CYCLE : rows;
+    tigon_tensor t[5];
+    tigon_rms_norm_args forward = {.size = sizeof forward};
+    forward.x = tigon_tensor_2d(&t[0], x, tigon_bf16(), n, H);
+    forward.out = tigon_tensor_2d(&t[1], few ? few_out : out, tigon_bf16(), n, H);
+    forward.rstd = tigon_tensor_1d(&t[2], few ? few_rstd : rstd, tigon_f32(), n);
+    test_expect_status(tigon_rms_norm(NULL, &forward), TIGON_OK, NULL);
+    for (int64_t r = 0; r < rows && !few; r++) assert_memory_equal(out + r * H, few_out + r % CYCLE * H, H * 2);
+    tigon_rms_norm_backward_args backward = {.size = sizeof backward, .x = forward.x, .rstd = forward.rstd};
+    backward.dy = tigon_tensor_2d(&t[3], x, tigon_bf16(), n, H);
+    t[3].strides[0] = 0;
+    backward.dx = tigon_tensor_2d(&t[4], few ? few_dx : out, tigon_bf16(), n, H);
+    test_expect_status(tigon_rms_norm_backward(NULL, &backward), TIGON_OK, NULL);
+    for (int64_t r = 0; r < rows && !few; r++) assert_memory_equal(out + r * H, few_dx + r % CYCLE * H, H * 2);
+  }
+  munmap(x, (size_t)rows * H * 2), munmap(out, (size_t)rows * H * 2), munmap(rstd, (size_t)rows * sizeof *rstd);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_outputs)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_large_outputs),
+      cmocka_unit_test(test_rows_more_than_2_31_elements_apart),
+      cmocka_unit_test(test_d_weight_over_2_31_elements),
+      cmocka_unit_test(test_whole_tensors_past_2_31_elements),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
