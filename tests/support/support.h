@@ -104,7 +104,8 @@ void test_expect_status(tigon_status got, tigon_status expected, const char *fra
  */
 void test_gate(const char *output, const test_tensor *got, const double *oracle, const double *plain, double bound);
 
-/* Counts a case that the run's summary reports. */
+/* Counts a case that the run's summary reports. With TIGON_TEST_REDUCED (an emulated processor) a program that has used
+ * some seconds leaves each further test here, after one case. */
 void test_count_case(void);
 
 /* Prints "cases: N" and one line per group, "gate FAMILY OUTPUT DTYPE tensors= worst= bound= ratio= limit=1.5", and fails when a
