@@ -185,7 +185,9 @@ static bool plan(model *m, failure *failed) {
 }
 
 /* What makes the arena smaller. */
-static const char *advice(const model_settings *settings) {
+static const char *advice(const model *m, const model_settings *settings) {
+  const uint64_t parameters = (uint64_t)m->shape->elements * sizeof(float) * (m->training ? 4 : 1);
+  if (parameters > m->arena_bytes / 2) return ": most of it for the parameters (--vocab, --preset)";
   if (settings->training)
     return settings->threads > 1 ? ": lower --batch, --seq or --threads" : ": lower --batch or --seq";
   return settings->threads > 1 ? ": lower --threads" : "";
@@ -203,11 +205,11 @@ bool model_create(model *m, const model_shape *shape, const model_settings *sett
   const double memory = machine_memory();
   if ((double)m->arena_bytes > memory)
     return fail_with(failed, "needs %.1f GiB of memory, this machine has %.1f GiB%s", (double)m->arena_bytes / 0x1p30,
-                     memory / 0x1p30, advice(settings));
+                     memory / 0x1p30, advice(m, settings));
   m->arena = mmap(NULL, m->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (m->arena == MAP_FAILED) {
     m->arena = NULL;
-    return fail_with(failed, "cannot have %.3g GiB of memory%s", (double)m->arena_bytes / 0x1p30, advice(settings));
+    return fail_with(failed, "cannot have %.3g GiB of memory%s", (double)m->arena_bytes / 0x1p30, advice(m, settings));
   }
   madvise(m->arena, m->arena_bytes, MADV_HUGEPAGE);
   lay_out(m);

@@ -103,6 +103,14 @@ def test_a_token_beyond_the_vocabulary_is_named(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_vocabulary_beyond_memory(tmp_path):
+    data = write_shard(tmp_path / "data.bin", words(1000), LLAMA3)
+    result = tigon("train", "--data", data, "--out", tmp_path / "run", "--vocab", 1 << 24, "--seq", 16, "--threads", 1,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)))
+    one_line_error(result, "GiB of memory", "most of it for the parameters (--vocab, --preset)")
+    assert not (tmp_path / "run").exists()
+
+
 BODY = struct.pack("<1000H", *words(1000))
 
 
