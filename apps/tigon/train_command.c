@@ -98,10 +98,9 @@ static void list_options(option options[OPTIONS], command_line *c) {
               "Save and stop after step N, as a signal would, for work in portions."),
       INTEGER("--validation-tokens", "N", &c->validation_limit, 1, 1e15,
               "Tokens (bytes of text) that are scored at the end, the first ones. Default: 1000000."),
-      FLAG(
-          "--resume", &c->resume,
-          "Go on from DIR/checkpoint.safetensors. The model, --batch, --seq, --seed and --vocab are the checkpoint's,\n"
-          "the data must be the same; --steps and --lr may be changed."),
+      FLAG("--resume", &c->resume,
+           "Go on from DIR/checkpoint.safetensors. The model, --batch, --seq, --seed and --vocab are those of the\n"
+           "checkpoint, the data must be the same; --steps and --lr may be changed."),
       FLAG("--skip-validation", &c->skip_validation, "End without validation and summary."),
       {0},
   };
@@ -183,7 +182,7 @@ static int run(const command_line *c, run_state *s, const checkpoint *from) {
   const int64_t vocabulary = from && s->kind == DATA_TOKENS ? s->config.vocabulary : c->vocabulary;
   if (!dataset_open(&data, &c->data, &c->validation, vocabulary, &failed)) return report("train", &failed);
   bool ok = !from || check_same_data(from, &data, &failed);
-  if (!from && c->vocabulary && dataset_kind(&data) == DATA_TEXT)
+  if (!from && c->vocabulary && data.vocabulary != c->vocabulary)
     ok = fail_with(&failed, "%s: is text, whose vocabulary is %d: --vocab is for shards of tokens (.bin)",
                    data.parts[0].path, TEXT_VOCABULARY);
   s->kind = dataset_kind(&data);

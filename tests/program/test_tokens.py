@@ -149,6 +149,7 @@ def test_kinds_do_not_mix(straight, tmp_path):
     one_line_error(train(folder / "text.txt", tmp_path / "run", "--vocab", 300), "text.txt", "vocabulary is 256", "--vocab")
     one_line_error(train(tmp_path / "none*.bin", tmp_path / "run"), "none*.bin", "no file has such a name")
     assert not (tmp_path / "run").exists()
+    succeeded(train(folder / "text.txt", tmp_path / "run", "--vocab", 256, "--steps", 1))
 
 
 def test_resume_refuses_other_data(straight, tmp_path):
