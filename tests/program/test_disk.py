@@ -123,7 +123,7 @@ def test_directory_that_vanishes(text, tmp_path):
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     for _ in range(3):
         assert running.stdout.readline()  # the last of them is printed when the directory is there
-    shutil.rmtree(out)
+    out.rename(tmp_path / "elsewhere")
     output, error = running.communicate(timeout=60)
     one_line_error(subprocess.CompletedProcess([], running.returncode, output, error), out / program.NAME, "cannot create: No such file")
     assert not out.exists()
