@@ -87,14 +87,17 @@ def summary(measurements):
 
 def describe(environment, path, measurements):
     device, versions = environment["device"], environment["versions"]
-    providers = {m["provider"]: m["provider_version"] for m in measurements if m["provider"] != "tigon"}
+    peers = {}
+    for m in measurements:
+        if m["provider"] != "tigon":
+            peers.setdefault(m["provider_version"], {})[m["provider"]] = None
     ceilings = ", ".join(f"{name} {value:.1f}" for name, value in environment["ceilings"].items())
     facts = [("receipt", f"`{path}`"), ("date", environment["date"]), ("commit", environment["commit"] or "not known"),
              ("processor", f"{device['cpu'] or device['architecture']}, {device['cores']} cores"),
              ("memory", f"{device['memory_bytes'] / 2**30:.0f} GiB, huge pages: {device['huge_pages']}"),
              ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
              ("compiler, instruction set", f"{environment['compiler']}, {environment['isa']}"),
-             ("threads", environment["threads"]), ("peers", ", ".join(f"{n} ({v})" for n, v in providers.items()) or "none"),
+             ("threads", environment["threads"]), ("peers", "; ".join(f"{', '.join(names)} ({version})" for version, names in peers.items()) or "none"),
              ("ceilings (medians over the rows)", ceilings)]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in facts) + f"\n\n{environment['protocol']}"
 
@@ -134,9 +137,12 @@ def section(path, charts, page):
     if not measurements:
         raise receipt.Malformed(f"{path}: line 2: no measurement follows")
     name = pathlib.Path(path).stem
-    shown = os.path.relpath(path, ROOT)
+    whole = pathlib.Path(path).resolve()
+    shown = whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole.name
     parts = [f"## {environment['device']['cpu'] or 'CPU'}, {environment['threads']} threads",
              describe(environment, shown, measurements), summary(measurements)]
+    if environment["quick"]:
+        parts.append("These are the tiny rows of `--quick`: no measurement of speed.")
     for family, found in families_of(measurements).items():
         chart = charts / f"{name}_{family}.svg"
         draw(family, found, chart)

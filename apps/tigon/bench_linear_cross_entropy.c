@@ -120,7 +120,8 @@ static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, doub
   r.backward.dx = bench_output(&c.tensors, "dx", type, SHAPE(r.tokens, r.width));
   r.backward.dweight = bench_output(&c.tensors, "dweight", type, SHAPE(r.classes, r.width));
   bench_pass backward = {.name = "backward", BENCH_RUNS(linear_cross_entropy_backward), .args = &r.backward};
-  backward.flop = 3 * forward.flop; /* logits are computed again */
+  backward.flop = 3 * forward.flop;        /* logits are computed again */
+  backward.theirs_flop = 2 * forward.flop; /* or were kept */
   backward.check = check_backward;
   backward.context = &r;
   backward.outputs[0] = "dx";

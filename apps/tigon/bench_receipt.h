@@ -1,5 +1,5 @@
-/* Receipts: JSON Lines, first an object about the environment, then one a measurement. docs/performance.md names their
- * members. The file appears under its name only when it is complete. */
+/* Receipts: JSON Lines, first an object about the environment, then one a measurement. bench/results/README.md
+ * names their members. The file appears under its name only when it is complete. */
 #ifndef APPS_BENCH_RECEIPT_H
 #define APPS_BENCH_RECEIPT_H
 
