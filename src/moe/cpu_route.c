@@ -12,6 +12,7 @@ typedef struct route_row {
   _Alignas(64) float logit[TIGON_MOE_MAX_EXPERTS]; /* NaN past the end */
   _Alignas(64) float p[TIGON_MOE_MAX_EXPERTS];     /* 0 past the end */
   _Alignas(64) float other[TIGON_MOE_MAX_EXPERTS]; /* softmax beside sigmoid, for the z loss; scores that choose */
+  _Alignas(64) float rest[TIGON_MOE_MAX_EXPERTS];  /* 1 - p without cancellation; sigmoid in backward only */
   float p_total;                                   /* sum of p; sigmoid only */
   double log_sum;                                  /* logsumexp of the logits; with a z loss only */
 } route_row;
@@ -61,13 +62,14 @@ static double softmax(const float *logit, float *p, int64_t n, bool want_log_sum
   return want_log_sum ? (double)most + log((double)total) : 0;
 }
 
-static void sigmoid(route_row *row, int64_t n) {
+static void sigmoid(route_row *row, int64_t n, bool want_rest) {
+  const vf zero = vf_set(0.0f), one = vf_set(1.0f);
   for (int64_t e = 0; e < n; e += VF_LANES) {
     const vf x = vf_load(row->logit + e);
-    const vf small = vf_exp(vf_select(x > vf_set(0.0f), -x, x));
-    const vf p = vf_select(x == x, flushed(vf_select(x > vf_set(0.0f), vf_set(1.0f), small) / (vf_set(1.0f) + small)),
-                           vf_set(0.0f));
+    const vf small = vf_exp(vf_select(x > zero, -x, x));
+    const vf p = vf_select(x == x, flushed(vf_select(x > zero, one, small) / (one + small)), zero);
     vf_store(row->p + e, p);
+    if (want_rest) vf_store(row->rest + e, vf_select(x == x, vf_select(x > zero, small, one) / (one + small), zero));
   }
   row->p_total = sum_of(row->p, n);
 }
@@ -79,7 +81,7 @@ static void load_row(route_row *row, const tigon_moe_router *r, int64_t token) {
   const bool want_log_sum = r->z_sum || tigon_present(&r->d_z_loss);
   if (!r->sigmoid || want_log_sum)
     row->log_sum = softmax(row->logit, r->sigmoid ? row->other : row->p, n, want_log_sum);
-  if (r->sigmoid) sigmoid(row, n);
+  if (r->sigmoid) sigmoid(row, n, tigon_present(&r->d_logits));
 }
 
 /* --- top-k ------------------------------------------------------------------------------------------------------ */
@@ -253,14 +255,14 @@ void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chun
 
 /* --- backward --------------------------------------------------------------------------------------------------- */
 
-/* A token's chosen experts and the gradients of their p. */
+/* A token's chosen experts. The gradient of a weight, less the mean with renormalisation, times the weight's share: share is
+ * p, or p / sum p, so that a sum of tiny p overflows nothing. */
 typedef struct chosen {
   int32_t id[TIGON_MOE_MAX_CHOICES];
-  float dp[TIGON_MOE_MAX_CHOICES];
+  float gradient[TIGON_MOE_MAX_CHOICES], share[TIGON_MOE_MAX_CHOICES];
   int count;
 } chosen;
 
-/* From d_topk_weights and the scale c: c dw_j, or with renormalisation c (dw_j - sum_i dw_i p_i / sum p) / sum p. */
 static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token, const float *p) {
   c->count = 0;
   if (!tigon_present(&r->d_weights)) return;
@@ -270,17 +272,17 @@ static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token
     const int64_t id = tigon_load_index(tigon_at(&r->ids, token), r->ids.kind, j);
     if (id < 0 || id >= r->experts) continue;
     c->id[c->count] = (int32_t)id;
-    c->dp[c->count++] = dw[j] * r->scale;
+    c->gradient[c->count] = dw[j] * r->scale;
+    c->share[c->count++] = p[id];
     sum += p[id];
   }
-  if (!r->renormalize || c->count == 0) return;
-  const float divisor = sum > 0.0f ? sum : 1.0f;
+  if (!r->renormalize) return;
+  for (int j = 0; j < c->count; j++) c->share[j] = sum > 0.0f ? c->share[j] / sum : 0.0f;
   for (int pass = 0; pass < 2; pass++) { /* the second takes off what rounding left of the mean */
     float mean = 0.0f;
-    for (int j = 0; j < c->count; j++) mean += c->dp[j] * (p[c->id[j]] / divisor);
-    for (int j = 0; j < c->count; j++) c->dp[j] -= mean;
+    for (int j = 0; j < c->count; j++) mean += c->gradient[j] * c->share[j];
+    for (int j = 0; j < c->count; j++) c->gradient[j] -= mean;
   }
-  for (int j = 0; j < c->count; j++) c->dp[j] = sum > 0.0f ? c->dp[j] / divisor : 0.0f;
 }
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -292,37 +294,46 @@ static float dot(const float *a, const float *b, int64_t n) {
   return total;
 }
 
-/* d (E) from the gradients of p to those of the logits: p_e (dp_e - sum_i p_i dp_i). Renormalised weights add nothing to
- * the sum. */
-static void softmax_gradients(float *d, const tigon_moe_router *r, const float *p) {
-  const int64_t n = r->experts;
-  float mean = 0.0f;
-  if (r->renormalize) {
-    if (r->balance) mean = dot(p, r->balance, n);
-  } else {
-    mean = dot(p, d, n);
+/* d_e -= sum_i q_i d_i, q = p scaled to a sum of 1. The second pass takes off what rounding left of the mean: in saturated rows
+ * differences of near-equal numbers are what counts. */
+static void take_mean_off(float *d, const float *p, float scale, int64_t n) {
+  for (int pass = 0; pass < 2; pass++) {
+    const float mean = dot(p, d, n) * scale;
     for (int64_t e = 0; e < n; e++) d[e] -= mean;
-    mean = dot(p, d, n); /* what rounding left: saturated rows are differences of near-equal numbers */
   }
-  for (int64_t e = 0; e < n; e++) d[e] = p[e] * (d[e] - mean);
+}
+
+/* d_e = p_e (dp_e - sum_i p_i dp_i). Renormalised weights add nothing to the sum. */
+static void softmax_gradients(float *d, const tigon_moe_router *r, const float *p, const chosen *c) {
+  const int64_t n = r->experts;
+  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? r->balance[e] : 0.0f;
+  for (int j = 0; !r->renormalize && j < c->count; j++) d[c->id[j]] += c->gradient[j];
+  if (r->balance || !r->renormalize) take_mean_off(d, p, 1.0f, n);
+  for (int64_t e = 0; e < n; e++) d[e] *= p[e];
+  for (int j = 0; r->renormalize && j < c->count; j++) d[c->id[j]] += c->gradient[j] * c->share[j];
+}
+
+/* d_e = dp_e p_e (1 - p_e) */
+static void sigmoid_gradients(float *d, const tigon_moe_router *r, const route_row *row, const chosen *c) {
+  const float *p = row->p, *rest = row->rest;
+  const int64_t n = r->experts;
+  const float scale = row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
+  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? r->balance[e] : 0.0f;
+  if (r->balance) take_mean_off(d, p, scale, n);
+  for (int64_t e = 0; e < n; e++) d[e] *= p[e] * scale * rest[e];
+  for (int j = 0; j < c->count; j++) d[c->id[j]] += c->gradient[j] * c->share[j] * rest[c->id[j]];
 }
 
 /* d (E) = gradient of the logits. */
 static void logit_gradients(float *d, const tigon_moe_router *r, const route_row *row, const chosen *c) {
-  const float *p = row->p;
-  const int64_t n = r->experts;
-  const float scale = !r->sigmoid ? 1.0f : row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
-  const float balance_mean = r->sigmoid && r->balance ? dot(p, r->balance, n) * scale : 0.0f;
-  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? (r->balance[e] - balance_mean) * scale : 0.0f;
-  for (int j = 0; j < c->count; j++) d[c->id[j]] += c->dp[j];
-  if (!r->sigmoid)
-    softmax_gradients(d, r, p);
+  if (r->sigmoid)
+    sigmoid_gradients(d, r, row, c);
   else
-    for (int64_t e = 0; e < n; e++) d[e] *= p[e] * (1.0f - p[e]);
+    softmax_gradients(d, r, row->p, c);
   if (!tigon_present(&r->d_z_loss) || !isfinite(row->log_sum)) return;
   const float z = (float)(r->z_scale * row->log_sum);
-  const float *share = r->sigmoid ? row->other : p;
-  for (int64_t e = 0; e < n; e++) d[e] += z * share[e];
+  const float *share = r->sigmoid ? row->other : row->p;
+  for (int64_t e = 0; e < r->experts; e++) d[e] += z * share[e];
 }
 
 void TIGON_ISA_FN(tigon_moe_route_backward_chunk)(const tigon_moe_router *r, int64_t chunk) {

@@ -12,6 +12,7 @@ typedef struct moe_problem {
   test_tensor out, dx, d_weights, d_gate, d_up, d_gate_up, d_down;
   reference_moe_kinds kinds;
   int64_t row_limit;
+  bool small;           /* may have too few rows to be a sample for gate 2, which then is over all cases together */
   unsigned char *saved; /* 64-byte aligned, poisoned; NULL: recompute */
   uint64_t saved_bytes;
 } moe_problem;

@@ -7,8 +7,12 @@ static void test_cases(void **state) {
   (void)state;
   for (int i = 0; i < ROUTE_CASES; i++)
     for (int kind = 0; kind < 3; kind++)
-      for (int mode = 0; mode < 4; mode++)
-        route_check_case(&route_cases[i], kinds[kind], mode / 2, mode % 2, 2, 40 + (uint64_t)i);
+      for (int mode = 0; mode < 4; mode++) {
+        route_problem p;
+        route_make(&p, &route_cases[i], kinds[kind], mode / 2, mode % 2, 40 + (uint64_t)i);
+        route_check_problem(&p, 2);
+        route_free(&p);
+      }
 }
 
 /* --- the oracle's gradient against differences of its own forward ------------------------------------------------- */

@@ -84,13 +84,31 @@ static double best_sum(int64_t n, const double *values, int64_t top) {
   return sum;
 }
 
-/* Experts outside the best groups become NaN in `values`. */
-static void keep_groups(const reference_moe_route_input *in, const double *scores, double *values) {
-  const int64_t groups = in->n_group, size = in->experts / groups;
+void reference_moe_route_scores(const reference_moe_route_input *in, int64_t token, double *scores) {
+  scores_double(in, token, scores);
+  for (int64_t e = 0; e < in->experts; e++) {
+    if (in->bias) scores[e] += in->bias[e];
+    if (isnan(in->logits[token * in->experts + e])) scores[e] = NAN;
+  }
+}
+
+void reference_moe_route_groups(const reference_moe_route_input *in, int64_t token, double *groups) {
+  const int64_t size = in->experts / in->n_group;
   const int64_t top = in->group_top ? in->group_top : in->bias && size > 1 ? 2 : 1;
+  double *scores = malloc((size_t)in->experts * sizeof *scores);
+  reference_moe_route_scores(in, token, scores);
+  for (int64_t e = 0; e < in->experts; e++) /* equal scores of different logits must not tie */
+    if (!in->bias && top == 1) scores[e] = in->logits[token * in->experts + e];
+  for (int64_t g = 0; g < in->n_group; g++) groups[g] = best_sum(size, scores + g * size, top);
+  free(scores);
+}
+
+/* Experts outside the best groups become NaN in `values`. */
+static void keep_groups(const reference_moe_route_input *in, int64_t token, double *values) {
+  const int64_t groups = in->n_group, size = in->experts / groups;
   double *sums = malloc((size_t)groups * sizeof *sums);
   int64_t *kept = malloc((size_t)groups * sizeof *kept);
-  for (int64_t g = 0; g < groups; g++) sums[g] = best_sum(size, scores + g * size, top);
+  reference_moe_route_groups(in, token, sums);
   for (int64_t i = 0; i < in->topk_group; i++) kept[i] = next_best(groups, sums, kept, i);
   for (int64_t e = 0; e < in->experts; e++) {
     int open = 0;
@@ -101,25 +119,17 @@ static void keep_groups(const reference_moe_route_input *in, const double *score
 }
 
 void reference_moe_route_select(const reference_moe_route_input *in, int64_t *ids) {
-  double *scores = malloc((size_t)(2 * in->experts) * sizeof *scores), *values = scores + in->experts;
+  double *values = malloc((size_t)in->experts * sizeof *values);
   for (int64_t t = 0; t < in->tokens; t++) {
-    const double *logits = in->logits + t * in->experts;
-    reference_moe_route_scores(in, t, scores);
-    for (int64_t e = 0; e < in->experts; e++) {
-      if (in->bias) scores[e] += in->bias[e];
-      if (isnan(logits[e])) scores[e] = NAN;
-      values[e] = in->bias ? scores[e] : logits[e];
-      if (!in->bias && in->group_top <= 1) scores[e] = logits[e]; /* saturated scores would tie */
-    }
-    if (in->n_group > 1) keep_groups(in, scores, values);
+    if (in->bias)
+      reference_moe_route_scores(in, t, values);
+    else
+      memcpy(values, in->logits + t * in->experts, (size_t)in->experts * sizeof *values);
+    if (in->n_group > 1) keep_groups(in, t, values);
     for (int64_t j = 0; j < in->choices; j++)
       ids[t * in->choices + j] = next_best(in->experts, values, ids + t * in->choices, j);
   }
-  free(scores);
-}
-
-void reference_moe_route_scores(const reference_moe_route_input *in, int64_t token, double *p) {
-  scores_double(in, token, p);
+  free(values);
 }
 
 void reference_moe_route(const reference_moe_route_input *in, const int64_t *ids, double *weights, int64_t *counts,

@@ -48,8 +48,9 @@ typedef struct reference_moe_route_input {
 
 /* ids (T, k) */
 void reference_moe_route_select(const reference_moe_route_input *in, int64_t *ids);
-/* p (E) of one token */
-void reference_moe_route_scores(const reference_moe_route_input *in, int64_t token, double *p);
+/* One token's biased scores (E), NaN where an expert may not be chosen, and the scores of its groups (n_group > 1). */
+void reference_moe_route_scores(const reference_moe_route_input *in, int64_t token, double *scores);
+void reference_moe_route_groups(const reference_moe_route_input *in, int64_t token, double *groups);
 
 /* What follows from the ids: weights (T, k), counts (E), loss (1), z_loss (1). */
 void reference_moe_route(const reference_moe_route_input *in, const int64_t *ids, double *weights, int64_t *counts,
