@@ -78,7 +78,8 @@ static bool check_shape(tigon_checker *check, const char *name, const DLTensor *
       return false;
     }
     view->shape[i] = extent;
-    view->stride[i] = tensor->strides ? tensor->strides[i] : compact;
+    /* A stride that is never taken may be any number; nothing shall be computed from it. */
+    view->stride[i] = tensor->strides && extent != 1 ? tensor->strides[i] : compact;
     /* Extents of 0 count as 1: sizes are formed from parts of a shape, also where the whole is empty. */
     if (__builtin_mul_overflow(compact, extent ? extent : 1, &compact) || compact > INT64_MAX / 8) {
       check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected fewer than 2^60 elements");
@@ -86,20 +87,27 @@ static bool check_shape(tigon_checker *check, const char *name, const DLTensor *
     }
     elements *= extent;
   }
-  for (int i = 0; i < ndim && elements > 0; i++) {
-    const bool last = i == ndim - 1;
-    if (view->shape[i] == 1) {
-      if (last) view->stride[i] = 1;
-      continue;
-    }
+  if (elements == 0) {
+    memset(view->stride, 0, sizeof view->stride);
+    return true;
+  }
+  for (int i = 0; i < ndim; i++) {
     const int64_t stride = view->stride[i];
-    if (last && !(flags & TIGON_ANY_STRIDE) && stride != 1) {
+    int64_t reach;
+    if (i == ndim - 1 && !(flags & TIGON_ANY_STRIDE) && stride != 1) {
       check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
                                  "expected a contiguous last dimension (stride 1), got stride %" PRId64, stride);
       return false;
     }
+    if (__builtin_mul_overflow(stride, view->shape[i] - 1, &reach) || reach > INT64_MAX / 64 ||
+        reach < INT64_MIN / 64) {
+      check->status =
+          tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                     "expected elements within 2^57 of the first, got stride %" PRId64 " in dimension %d", stride, i);
+      return false;
+    }
   }
-  const int within = (flags & TIGON_OUTPUT) && elements > 0 ? tigon_overlap_within(view) : -1;
+  const int within = flags & TIGON_OUTPUT ? tigon_overlap_within(view) : -1;
   tigon_check_that(check, within < 0, name,
                    "expected an output without overlap, got stride %" PRId64 " in dimension %d",
                    within < 0 ? 0 : view->stride[within], within);
@@ -117,7 +125,6 @@ static bool check_data(tigon_checker *check, const char *name, const DLTensor *t
   if (tigon_elements(view) == 0) { /* may have data NULL, on which no address may be formed */
     static int64_t nothing;
     view->data = (char *)&nothing;
-    memset(view->stride, 0, sizeof view->stride);
     return true;
   }
   if (!tensor->data) {

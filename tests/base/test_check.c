@@ -208,6 +208,23 @@ static void test_view_of_a_tensor(void **state) {
   assert_int_equal(compact.stride[0], 12);
 }
 
+/* Strides that are never taken may be any numbers; of those that are, products must not overflow. */
+static void test_strides_of_any_size(void **state) {
+  (void)state;
+  const int64_t extents[] = {0, 1, 2};
+  for (int i = 0; i < 3; i++)
+    for (int query = 0; query < 2; query++) {
+      tigon_tensor t;
+      tigon_tensor_2d(&t, storage, tigon_f32(), extents[i], 4);
+      t.strides[0] = INT64_MAX;
+      tigon_checker check = {.op = "tigon_op", .query = query};
+      const tigon_view view = tigon_check_tensor(&check, "x", &t.dl, TIGON_FLOATS, 0, 2, (int64_t[]){ANY, ANY});
+      test_expect_status(check.status, i < 2 ? TIGON_OK : TIGON_INVALID_ARGUMENT,
+                         "tigon_op: x: expected elements within 2^57 of the first, got stride 9223372036854775807");
+      if (i < 2) assert_int_equal(view.stride[0], i * 4);
+    }
+}
+
 static void test_absent_and_device(void **state) {
   (void)state;
   tigon_tensor t;
@@ -284,8 +301,11 @@ static void test_apart_and_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tensors),           cmocka_unit_test(test_view_of_a_tensor),
-      cmocka_unit_test(test_absent_and_device), cmocka_unit_test(test_shapes_of_bad_tensors),
+      cmocka_unit_test(test_tensors),
+      cmocka_unit_test(test_view_of_a_tensor),
+      cmocka_unit_test(test_strides_of_any_size),
+      cmocka_unit_test(test_absent_and_device),
+      cmocka_unit_test(test_shapes_of_bad_tensors),
       cmocka_unit_test(test_apart_and_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
