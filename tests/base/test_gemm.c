@@ -251,6 +251,7 @@ static void test_same_bits_for_any_threads(void **state) {
         problem_free(&other);
       }
       problem_free(&one);
+      test_count_case();
     }
 }
 
@@ -355,6 +356,7 @@ static void test_epilogues_get_each_element_once(void **state) {
         free(record.seen);
       }
       problem_free(&p);
+      test_count_case();
     }
 }
 
