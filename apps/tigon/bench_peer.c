@@ -185,7 +185,7 @@ static bool introduce(bench_peer *peer) {
   if (good) {
     snprintf(peer->name, sizeof peer->name, "%s", name->valuestring);
     snprintf(peer->version, sizeof peer->version, "%s", version->valuestring);
-  } else if (cJSON_IsString(error)) {
+  } else if (error && cJSON_IsString(error)) {
     fprintf(stderr, "tigon bench: no peer: %.300s\n", error->valuestring);
     bench_child_end(&peer->child, true);
     peer->alive = false;
