@@ -59,8 +59,8 @@ TIGON_API const char *tigon_last_error(void);
 /* "0.1.0" */
 TIGON_API const char *tigon_version(void);
 
-/* The instruction set that the CPU backend runs: "amx" (AVX-512, and products of two bfloat16 tensors on the matrix unit,
- * which takes subnormal numbers as zero), "avx512", "avx2" or "generic". It is the best one that processor and
+/* The instruction set that the CPU backend runs: "amx" (AVX-512, and products with a bfloat16 weight or input on
+ * the matrix unit, which takes subnormal numbers as zero), "avx512", "avx2" or "generic". It is the best one that processor and
  * operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the first call. */
 TIGON_API const char *tigon_cpu_isa(void);
 

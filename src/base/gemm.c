@@ -11,9 +11,9 @@ uint64_t tigon_gemm_scratch(void) {
   return (((m + pad) * TIGON_GEMM_LD + (n + TIGON_GEMM_BLOCK_M) * k) * sizeof(float) + 255) / 256 * 256;
 }
 
-/* Products of two bfloat16 operands run on the matrix unit where there is one. */
+/* Products with a bfloat16 B run on the matrix unit where there is one. */
 static bool on_matrix_unit(const tigon_gemm *g) {
-  return tigon_isa_in_use() == TIGON_ISA_AMX && g->a.kind == TIGON_BF16 && g->b.kind == TIGON_BF16;
+  return tigon_isa_in_use() == TIGON_ISA_AMX && g->b.kind == TIGON_BF16 && g->a.kind != TIGON_F16;
 }
 
 typedef struct kernel {
@@ -38,7 +38,7 @@ static int64_t tile_count(const tigon_gemm *g, tiling t) {
   return tigon_ceil_div(g->m, t.m) * tigon_ceil_div(g->n, t.n);
 }
 
-/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, on the matrix unit 256) and its
+/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, on the matrix unit 256 or less) and its
  * packing (about two cycles an element, most of them spent on page walks and caches). Of many products a sample stands for
  * all. */
 static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
@@ -50,7 +50,7 @@ static double tiling_cost(const tigon_gemm *products, int64_t count, int threads
     const tigon_gemm *g = &products[i];
     const int64_t m_tiles = tigon_ceil_div(g->m, t.m), n_tiles = tigon_ceil_div(g->n, t.n);
     tiles += m_tiles * n_tiles;
-    const double rate = on_matrix_unit(g) ? 256 : 32;
+    const double rate = !on_matrix_unit(g) ? 32 : g->a.kind == TIGON_BF16 ? 256 : 96;
     cycles += ((double)g->m * (double)g->n / rate + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
   }
   return tiles ? cycles / (double)tiles * (double)tigon_ceil_div(tiles * step, threads) : 0;

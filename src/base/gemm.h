@@ -32,6 +32,7 @@ typedef void (*tigon_gemm_epilogue)(void *context, int slot, int64_t m0, int64_t
 typedef struct tigon_gemm {
   int64_t m, n, k; /* k = 0 gives zeros */
   tigon_matrix a, b;
+  bool coarse; /* C is rounded to 16 bits: of a float32 A beside a bfloat16 B, 16 significant bits are enough */
   tigon_gemm_epilogue epilogue;
   void *context;
 } tigon_gemm;
@@ -84,8 +85,7 @@ TIGON_ISA_DECLARE(tigon_gemm_panel, tigon_gemm_panel_of, (void));
 TIGON_ISA_DECLARE(void, tigon_gemm_tile,
                   (const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch));
 
-/* The same on the matrix unit, for products of two bfloat16 operands; the sum over k in blocks of TIGON_GEMM_AMX_K. */
-enum { TIGON_GEMM_AMX_K = 2 * TIGON_GEMM_K };
+/* The same on the matrix unit, for a bfloat16 B and an A of bfloat16 or float32. */
 tigon_gemm_panel tigon_gemm_panel_of_amx(void);
 void tigon_gemm_tile_amx(const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
                          float *scratch);

@@ -1,23 +1,29 @@
 /*
- * The packed product's inner part for two bfloat16 operands, on the matrix unit (AMX): gemm_kernel.c's work, 16 x 16 x 32
- * an instruction. Operands are packed as blocks of 16 rows x 32 of k, 1 KiB each: of A a row's 32 numbers side by side, of B
- * pairs of k for 16 rows side by side. A panel is 32 rows: [k / 32][2][block].
+ * The packed product's inner part for a bfloat16 B, on the matrix unit (AMX): gemm_kernel.c's work, 16 x 16 x 32 an
+ * instruction. Operands are packed as blocks of 16 rows x 32 of k, 1 KiB each: of A a row's 32 numbers side by side, of B
+ * pairs of k for 16 rows side by side. A panel is 32 rows: [k / 32][parts][2][block].
  *
- * Products and sums are fp32; the unit takes subnormal numbers as zero.
+ * A float32 A is the sum of bfloat16 parts, multiplied one after the other: three hold all of its 24 bits, two are enough
+ * where the product is rounded to 16 bits. Products and sums are fp32; the unit takes subnormal numbers as zero.
  */
 #include "base/gemm.h"
 
 #if defined(__AMX_BF16__)
 #include <immintrin.h>
+#include <string.h>
 
 #include "base/integer.h"
 #include "base/transpose.h"
 
 enum { SIDE = 16, DEPTH = 32, PANEL = 2 * SIDE, BLOCK_BYTES = SIDE * DEPTH * 2 };
-enum { KC = TIGON_GEMM_AMX_K, BLOCK_M = TIGON_GEMM_BLOCK_M / PANEL * PANEL };
+enum { KC = 2 * TIGON_GEMM_K, BLOCK_M = TIGON_GEMM_BLOCK_M / PANEL * PANEL };
 
-_Static_assert(KC % DEPTH == 0 && (int)TIGON_GEMM_M % PANEL == 0 && (int)TIGON_GEMM_N % PANEL == 0, "whole panels");
-_Static_assert(KC * 2 <= (int)TIGON_GEMM_K * 4, "the packed blocks fit in the scratch of fp32 ones");
+_Static_assert((int)TIGON_GEMM_M % PANEL == 0 && (int)TIGON_GEMM_N % PANEL == 0, "whole panels");
+
+static int parts_of(const tigon_gemm *g) { return g->a.kind == TIGON_BF16 ? 1 : g->coarse ? 2 : 3; }
+
+/* The block of k: with all its parts it fits where fp32 operands of TIGON_GEMM_K do. */
+static int64_t depth_of(int parts) { return KC / parts / DEPTH * DEPTH; }
 
 /* Tiles 0 to 3: the piece of C; 4 and 5: A; 6 and 7: B. */
 static void configure(void) {
@@ -35,7 +41,7 @@ static void configure(void) {
 }
 
 /* c (32, 32) = or += a panel * b panel, over `blocks` blocks of k */
-static void micro(int64_t blocks, const char *a, const char *b, float *c, int64_t ld, bool first) {
+static void micro(int64_t blocks, int parts, const char *a, const char *b, float *c, int64_t ld, bool first) {
   const size_t stride = (size_t)ld * sizeof *c;
   float *const lower = c + SIDE * ld;
   if (first) {
@@ -49,15 +55,17 @@ static void micro(int64_t blocks, const char *a, const char *b, float *c, int64_
     _tile_loadd(2, lower, stride);
     _tile_loadd(3, lower + SIDE, stride);
   }
-  for (int64_t p = 0; p < blocks; p++, a += 2 * BLOCK_BYTES, b += 2 * BLOCK_BYTES) {
+  for (int64_t p = 0; p < blocks; p++, b += 2 * BLOCK_BYTES) {
     _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, 64);
     _tile_loadd(7, b + BLOCK_BYTES, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + BLOCK_BYTES, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    for (int q = 0; q < parts; q++, a += 2 * BLOCK_BYTES) {
+      _tile_loadd(4, a, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, a + BLOCK_BYTES, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
   _tile_stored(0, c, stride);
   _tile_stored(1, c + SIDE, stride);
@@ -65,94 +73,132 @@ static void micro(int64_t blocks, const char *a, const char *b, float *c, int64_
   _tile_stored(3, lower + SIDE, stride);
 }
 
-static inline const uint16_t *stored_row(const tigon_matrix *x, int64_t row) {
-  return (const uint16_t *)x->data + (x->gather ? x->gather[row] : row) * x->stride;
+static inline const char *stored_at(const tigon_matrix *x, int64_t row, int64_t column) {
+  const int64_t at = (x->gather ? x->gather[row] : row) * x->stride + column;
+  return (const char *)x->data + at * tigon_kind_bytes(x->kind);
 }
 
-static inline __m512i load_part(const uint16_t *from, int64_t n) {
-  return n >= DEPTH ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16(n > 0 ? (__mmask32)((1u << n) - 1) : 0, from);
+/* What one block takes of an operand; rows and k past the ends are zeros. */
+typedef struct source {
+  const tigon_matrix *x;
+  int64_t row, rows, k0, k;
+  int part, parts;
+} source;
+
+static inline __mmask16 lanes(int64_t n) { return n >= SIDE ? 0xffff : n > 0 ? (__mmask16)((1u << n) - 1) : 0; }
+
+/* The upper halves of the lanes hold a part of x: what the parts before have left, cut to bfloat16. Inf leaves nothing. */
+static inline __attribute__((always_inline)) __m512i part_of(__m512 x, int part, int parts) {
+  const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
+  for (int i = 0; i < part; i++) {
+    const __m512 taken = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
+    x = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(x, taken, _CMP_NEQ_UQ), x, taken);
+  }
+  __m512i bits = _mm512_castps_si512(x);
+  if (parts == 2 && part == 1) bits = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)); /* the last one is rounded */
+  return _mm512_and_si512(bits, upper);
 }
 
-static inline __m512i widen_part(const uint16_t *from, int64_t n) {
-  const __m256i half = n >= SIDE ? _mm256_loadu_si256((const __m256i *)(const void *)from)
-                                 : _mm256_maskz_loadu_epi16(n > 0 ? (__mmask16)((1u << n) - 1) : 0, from);
-  return _mm512_cvtepu16_epi32(half);
+/* n numbers side by side, as the upper halves of 16 lanes. */
+static inline __attribute__((always_inline)) __m512i load_upper(const source *s, const char *from, int64_t n) {
+  if (s->x->kind == TIGON_F32) return part_of(_mm512_maskz_loadu_ps(lanes(n), from), s->part, s->parts);
+  return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(n), from)), 16);
 }
 
-/* Rows of 32 numbers each, as stored; a block of A. */
-static inline __attribute__((always_inline)) void load_rows(vf v[SIDE], const tigon_matrix *x, int64_t row,
-                                                            int64_t rows, int64_t k0, int64_t k) {
+static inline __m256i upper_words(__m512i lanes) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(lanes, 16)); }
+
+/* Up to 32 numbers of a stored row. */
+static inline __attribute__((always_inline)) __m512i load_row(const source *s, const char *from) {
+  if (s->x->kind == TIGON_F32) {
+    const __m256i low = upper_words(load_upper(s, from, s->k));
+    if (s->k <= SIDE) return _mm512_zextsi256_si512(low);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low),
+                              upper_words(load_upper(s, from + SIDE * sizeof(float), s->k - SIDE)), 1);
+  }
+  return s->k >= DEPTH ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((1u << s->k) - 1, from);
+}
+
+/* Rows as stored; a block of A. */
+static inline __attribute__((always_inline)) void load_rows(vf v[SIDE], const source *s) {
 #pragma GCC unroll 16
-  for (int i = 0; i < SIDE; i++) v[i] = i < rows ? (vf)load_part(stored_row(x, row + i) + k0, k) : vf_set(0.0f);
+  for (int i = 0; i < SIDE; i++)
+    v[i] = i < s->rows ? (vf)load_row(s, stored_at(s->x, s->row + i, s->k0)) : vf_set(0.0f);
 }
 
 /* Pairs of stored rows, interleaved; a block of B. */
-static inline __attribute__((always_inline)) void load_pairs(vf v[SIDE], const tigon_matrix *x, int64_t row,
-                                                             int64_t rows, int64_t k0, int64_t k) {
+static inline __attribute__((always_inline)) void load_pairs(vf v[SIDE], const source *s) {
+  const __m512i zero = _mm512_setzero_si512();
 #pragma GCC unroll 16
   for (int i = 0; i < SIDE; i++) {
-    const __m512i zero = _mm512_setzero_si512();
-    const __m512i even = 2 * i < k ? widen_part(stored_row(x, k0 + 2 * i) + row, rows) : zero;
-    const __m512i odd = 2 * i + 1 < k ? widen_part(stored_row(x, k0 + 2 * i + 1) + row, rows) : zero;
-    v[i] = (vf)_mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    const __m512i even = 2 * i < s->k ? load_upper(s, stored_at(s->x, s->k0 + 2 * i, s->row), s->rows) : zero;
+    const __m512i odd = 2 * i + 1 < s->k ? load_upper(s, stored_at(s->x, s->k0 + 2 * i + 1, s->row), s->rows) : zero;
+    v[i] = (vf)_mm512_or_si512(_mm512_srli_epi32(even, 16), odd);
   }
 }
 
-static inline __attribute__((always_inline)) void pack_block(char *to, const tigon_matrix *x, int64_t row, int64_t rows,
-                                                             int64_t k0, int64_t k, bool pairs) {
+static inline __attribute__((always_inline)) void pack_block(char *to, const source *s, bool pairs) {
   vf v[SIDE];
-  if (x->transposed)
-    load_pairs(v, x, row, rows, k0, k);
+  if (s->x->transposed)
+    load_pairs(v, s);
   else
-    load_rows(v, x, row, rows, k0, k);
-  if (x->transposed != pairs) vf_transpose(v);
+    load_rows(v, s);
+  if (s->x->transposed != pairs) vf_transpose(v);
 #pragma GCC unroll 16
   for (int i = 0; i < SIDE; i++) vf_store((float *)(void *)(to + i * 64), v[i]);
 }
 
-/* Panels of rows [row, row + rows), zeros in what they are padded with. */
+/* Panels of rows [row, row + rows). Of an operand with rows contiguous each stored row is read from end to end. */
 static inline __attribute__((always_inline)) void pack(char *to, const tigon_matrix *x, int64_t row, int64_t rows,
-                                                       int64_t k0, int64_t k, bool pairs) {
-  const int64_t panel_bytes = tigon_round_up(k, DEPTH) * PANEL * 2;
-  if (x->transposed) { /* each stored row is read from end to end */
-    for (int64_t p = 0; p < k; p += DEPTH)
-      for (int64_t i = 0; i < tigon_round_up(rows, PANEL); i += SIDE)
-        pack_block(to + i / PANEL * panel_bytes + p / DEPTH * 2 * BLOCK_BYTES + i / SIDE % 2 * BLOCK_BYTES, x, row + i,
-                   rows - i, k0 + p, k - p, pairs);
-    return;
+                                                       int64_t k0, int64_t k, int parts, bool pairs) {
+  const int64_t sides = tigon_ceil_div(rows, SIDE), depths = tigon_ceil_div(k, DEPTH);
+  const int64_t step = (int64_t)parts * 2 * BLOCK_BYTES, panel_bytes = depths * step;
+  if (sides % 2) memset(to + sides / 2 * panel_bytes, 0, (size_t)panel_bytes); /* half of the last panel has no rows */
+  for (int64_t at = 0; at < sides * depths; at++) {
+    const int64_t i = x->transposed ? at % sides : at / depths, p = x->transposed ? at / sides : at % depths;
+    source s = {x, row + i * SIDE, rows - i * SIDE, k0 + p * DEPTH, k - p * DEPTH, 0, parts};
+    char *block = to + i / 2 * panel_bytes + p * step + i % 2 * BLOCK_BYTES;
+    for (; s.part < parts; s.part++) pack_block(block + s.part * 2 * BLOCK_BYTES, &s, pairs);
   }
-  for (int64_t i = 0; i < tigon_round_up(rows, PANEL); i += SIDE)
-    for (int64_t p = 0; p < k; p += DEPTH)
-      pack_block(to + i / PANEL * panel_bytes + p / DEPTH * 2 * BLOCK_BYTES + i / SIDE % 2 * BLOCK_BYTES, x, row + i,
-                 rows - i, k0 + p, k - p, pairs);
 }
 
-static void pack_a(char *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k) {
-  pack(to, x, row, rows, k0, k, false);
+/* The kind is a constant in each call, so that the loops inside are free of branches. */
+static void pack_a(char *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k, int parts) {
+  tigon_matrix a = *x;
+  if (parts == 1) {
+    a.kind = TIGON_BF16;
+    pack(to, &a, row, rows, k0, k, 1, false);
+  } else {
+    a.kind = TIGON_F32;
+    pack(to, &a, row, rows, k0, k, parts, false);
+  }
 }
 static void pack_b(char *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k) {
-  pack(to, x, row, rows, k0, k, true);
+  tigon_matrix b = *x;
+  b.kind = TIGON_BF16;
+  pack(to, &b, row, rows, k0, k, 1, true);
 }
 
 tigon_gemm_panel tigon_gemm_panel_of_amx(void) { return (tigon_gemm_panel){PANEL, PANEL}; }
 
 void tigon_gemm_tile_amx(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch) {
   const int64_t ld = tigon_round_up(n, PANEL) + SIDE; /* rows 4 KiB apart would share their sets of the cache */
+  const int parts = parts_of(g);
+  const int64_t depth = depth_of(parts);
   float *tile = scratch;
   char *b = (char *)(tile + TIGON_GEMM_M * TIGON_GEMM_LD);
   char *a = b + (int64_t)TIGON_GEMM_N * KC * 2;
   configure();
-  for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += KC) {
-    const int64_t k = g->k - k0 < KC ? g->k - k0 : KC, blocks = tigon_ceil_div(k, DEPTH);
+  for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += depth) {
+    const int64_t k = g->k - k0 < depth ? g->k - k0 : depth, blocks = tigon_ceil_div(k, DEPTH);
     const int64_t panel_bytes = blocks * 2 * BLOCK_BYTES;
     pack_b(b, &g->b, n0, n, k0, k);
     for (int64_t i0 = 0; i0 < m; i0 += BLOCK_M) {
       const int64_t rows = m - i0 < BLOCK_M ? m - i0 : BLOCK_M;
-      pack_a(a, &g->a, m0 + i0, rows, k0, k);
+      pack_a(a, &g->a, m0 + i0, rows, k0, k, parts);
       for (int64_t j = 0; j < n; j += PANEL)
         for (int64_t i = 0; i < rows; i += PANEL)
-          micro(blocks, a + i / PANEL * panel_bytes, b + j / PANEL * panel_bytes, tile + (i0 + i) * ld + j, ld,
-                k0 == 0);
+          micro(blocks, parts, a + i / PANEL * parts * panel_bytes, b + j / PANEL * panel_bytes,
+                tile + (i0 + i) * ld + j, ld, k0 == 0);
     }
   }
   _tile_release();
