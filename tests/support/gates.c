@@ -26,7 +26,7 @@ static group *find_group(const char *output, tigon_kind kind) {
 }
 
 void test_count_case(void) {
-  enum { ENOUGH_SECONDS = 4 };
+  enum { ENOUGH_SECONDS = 2 };
   cases++;
   if (getenv("TIGON_TEST_REDUCED") && clock() > ENOUGH_SECONDS * CLOCKS_PER_SEC) skip();
 }

@@ -7,10 +7,12 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 typedef void (*CMUnitTestFunction)(void **state);
 
@@ -61,12 +63,24 @@ static inline void cross_int_equal(uintmax_t a, uintmax_t b, const char *text, c
   if (a != b) cross_fail(file, line, "expected %s, got %jd and %jd", text, (intmax_t)a, (intmax_t)b);
 }
 
+/* Left out, because emulation is slow: what has nothing to do with the processor, and what is left after some seconds. */
+static inline bool cross_leave_out(const char *test) {
+  enum { MOST_SECONDS = 4 };
+  static const char *const parts[] = {"same_bits", "finite_differences", "concurrent", "workspace"};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    if (strstr(test, parts[i])) return true;
+  return clock() > MOST_SECONDS * CLOCKS_PER_SEC;
+}
+
 static inline int cross_run_tests(const struct CMUnitTest *tests, size_t count) {
   volatile int failures = 0;
   for (volatile size_t i = 0; i < count; i++) {
     void *state = NULL;
-    const int end = setjmp(cross_test_end);
-    if (end == 0) tests[i].test_func(&state);
+    volatile int end = CROSS_SKIPPED;
+    if (!cross_leave_out(tests[i].name)) {
+      end = setjmp(cross_test_end);
+      if (end == 0) tests[i].test_func(&state);
+    }
     failures += end == CROSS_FAILED;
     printf("%s: %s\n", end == CROSS_FAILED ? "FAILED" : end == CROSS_SKIPPED ? "skipped" : "ok", tests[i].name);
     fflush(stdout);
