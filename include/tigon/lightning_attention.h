@@ -35,7 +35,7 @@
  *     layout     S is [V, K] with K contiguous. flash-linear-attention stores [K, V] unless state_v_first is set.
  *     heads      flash-linear-attention wants q and k repeated to HV heads; value head hv here reads head hv / (HV / H).
  *
- * Values that only the data shows (the context's record gets the first; the order of the tests is that of this list):
+ * Values that only the data shows (the context's record gets the first, in the order of this list):
  * - Bad cu_seqlens (not starting at 0, decreasing, past T) are used as their running maximum clamped to [0, T]; the
  *   record gets the first bad position and its value. Ending before T is not bad.
  * - A negative or NaN decay is used as 0; the record gets its position and, as the value, the bits of the float.

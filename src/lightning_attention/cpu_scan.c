@@ -21,7 +21,7 @@ typedef struct unit {
   scan_blocks b;
   int64_t sequence, batch, begin, end; /* tokens of the batch row */
   int64_t slot;                        /* of the state tensors; -1: padding */
-  int64_t checkpoint, last_checkpoint; /* rows of the sequence: from here, up to there exclusively */
+  int64_t checkpoint, checkpoint_end;  /* rows of the sequence */
   int64_t first_head, heads;           /* value heads */
   int64_t summands;                    /* value heads of one output head */
   int64_t column, columns;             /* of z, W and out */
@@ -51,7 +51,7 @@ static void find_unit(unit *u, const scan *s, int64_t index) {
   lightning_scan_tokens(s, u->sequence, &u->begin, &length);
   u->end = u->begin + length;
   u->slot = lightning_slot(&s->slots, u->sequence);
-  if (tigon_present(&s->checkpoints)) lightning_checkpoint_rows(s, u->sequence, &u->checkpoint, &u->last_checkpoint);
+  if (tigon_present(&s->checkpoints)) lightning_checkpoint_rows(s, u->sequence, &u->checkpoint, &u->checkpoint_end);
 }
 
 /* Where the rows of a chunk stand: the first one, and the elements from one to the next. */
@@ -298,8 +298,8 @@ static tigon_block_ahead rows_ahead(const unit *u, int64_t r, span chunk) {
 
 static void scan_chunk(const unit *u, span chunk, bool with_state) {
   const scan *s = u->s;
-  const bool wants_out = tigon_present(&s->out),
-             wants_state = !chunk.last || tigon_present(&s->state_out) || chunk.checkpoint >= 0;
+  const bool wants_out = tigon_present(&s->out);
+  const bool wants_state = !chunk.last || tigon_present(&s->state_out) || chunk.checkpoint >= 0;
   bool z_finite = true;
   for (int64_t r = 0; r < u->heads; r++) {
     tigon_block_ahead ahead = rows_ahead(u, r, chunk);
@@ -326,7 +326,7 @@ static span chunk_from(const unit *u, int64_t first) {
   span chunk = {first, length, next == u->end - u->begin, -1};
   if (!tigon_present(&u->s->checkpoints) || next % every != 0) return chunk;
   const int64_t row = u->checkpoint + next / every - 1;
-  if (row < u->last_checkpoint) chunk.checkpoint = row;
+  if (row < u->checkpoint_end) chunk.checkpoint = row;
   return chunk;
 }
 
