@@ -174,9 +174,9 @@ TIGON_API tigon_status tigon_moe_route_workspace(const tigon_exec *exec, const t
 
 /*
  * Gradient of the logits given those of topk_weights, balance_loss and z_loss; the choice of experts and f_e are constants,
- * taken from topk_ids. c = routed_scale, w_i = c p_i / sum p with renormalize.
+ * taken from topk_ids. s = routed_scale; sum p is over the chosen experts.
  *
- *     dp_e     = c * sum over j with topk_ids[t, j] = e of dw_j; with renormalize c (dw_j - sum_i dw_i p_i / sum p) / sum p
+ *     dp_e     = s * sum over j with topk_ids[t, j] = e of dw_j; with renormalize s (dw_j - sum_i dw_i p_i / sum p) / sum p
  *     dp_e    += c_e, c_e = d_balance_loss E f_e / T (sigmoid: (c_e - sum_i c_i q_i) / sum_i p_i with q = p / sum p)
  *     dlogit_e = p_e (dp_e - sum_i p_i dp_i), or for sigmoid dp_e p_e (1 - p_e)
  *     dlogit_e += d_z_loss 2 logsumexp(logits_t) softmax(logits_t)_e / T, for both scores; 0 where the former is not finite

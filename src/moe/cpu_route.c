@@ -294,22 +294,34 @@ static float dot(const float *a, const float *b, int64_t n) {
   return total;
 }
 
-/* d_e -= sum_i q_i d_i, q = p scaled to a sum of 1. The second pass takes off what rounding left of the mean: in saturated rows
- * differences of near-equal numbers are what counts. */
-static void take_mean_off(float *d, const float *p, float scale, int64_t n) {
-  for (int pass = 0; pass < 2; pass++) {
-    const float mean = dot(p, d, n) * scale;
-    for (int64_t e = 0; e < n; e++) d[e] -= mean;
+/* d = from - mean; returns sum_i p_i d_i, which is what rounding left of the mean: in saturated rows differences of near-equal
+ * numbers are what counts. */
+static float less_mean(float *d, const float *from, float mean, const float *p, int64_t n) {
+  vf sum = vf_set(0.0f);
+  int64_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) {
+    const vf v = vf_load(from + i) - vf_set(mean);
+    vf_store(d + i, v);
+    sum += vf_load(p + i) * v;
   }
+  float total = vf_sum(sum);
+  for (; i < n; i++) {
+    d[i] = from[i] - mean;
+    total += p[i] * d[i];
+  }
+  return total;
 }
 
 /* d_e = p_e (dp_e - sum_i p_i dp_i). Renormalised weights add nothing to the sum. */
 static void softmax_gradients(float *d, const tigon_moe_router *r, const float *p, const chosen *c) {
   const int64_t n = r->experts;
-  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? r->balance[e] : 0.0f;
+  const float *dp = r->renormalize && r->balance ? r->balance : d;
+  for (int64_t e = 0; dp == d && e < n; e++) d[e] = r->balance ? r->balance[e] : 0.0f;
   for (int j = 0; !r->renormalize && j < c->count; j++) d[c->id[j]] += c->gradient[j];
-  if (r->balance || !r->renormalize) take_mean_off(d, p, 1.0f, n);
-  for (int64_t e = 0; e < n; e++) d[e] *= p[e];
+  if (r->balance || !r->renormalize) {
+    const float rest = less_mean(d, dp, dot(p, dp, n), p, n);
+    for (int64_t e = 0; e < n; e++) d[e] = p[e] * (d[e] - rest);
+  }
   for (int j = 0; r->renormalize && j < c->count; j++) d[c->id[j]] += c->gradient[j] * c->share[j];
 }
 
@@ -317,10 +329,13 @@ static void softmax_gradients(float *d, const tigon_moe_router *r, const float *
 static void sigmoid_gradients(float *d, const tigon_moe_router *r, const route_row *row, const chosen *c) {
   const float *p = row->p, *rest = row->rest;
   const int64_t n = r->experts;
-  const float scale = row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
-  for (int64_t e = 0; e < n; e++) d[e] = r->balance ? r->balance[e] : 0.0f;
-  if (r->balance) take_mean_off(d, p, scale, n);
-  for (int64_t e = 0; e < n; e++) d[e] *= p[e] * scale * rest[e];
+  if (r->balance) {
+    const float scale = row->p_total > 0.0f ? 1.0f / row->p_total : 0.0f;
+    const float mean = less_mean(d, r->balance, dot(p, r->balance, n) * scale, p, n) * scale;
+    for (int64_t e = 0; e < n; e++) d[e] = (d[e] - mean) * (p[e] * scale) * rest[e];
+  } else {
+    for (int64_t e = 0; e < n; e++) d[e] = 0.0f;
+  }
   for (int j = 0; j < c->count; j++) d[c->id[j]] += c->gradient[j] * c->share[j] * rest[c->id[j]];
 }
 
