@@ -359,18 +359,30 @@ static inline void lce_check_argmax(const lce_tensors *t, const double *z) {
   }
 }
 
+/* Gate 1 alone; gate 2 for each tensor too; or gate 2 pooled over the tensors of a run, with a sample of each. */
+typedef enum lce_gates { FIRST, BOTH, POOLED } lce_gates;
+
+/* Of the finite ones. */
+static inline double lce_rms(const double *values, int64_t n) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; i++) squares += isfinite(values[i]) ? values[i] * values[i] : 0;
+  return n > 0 ? sqrt(squares / (double)n) : 0;
+}
+
 /* Gate 1 relative to the largest element: gradients have a few large ones (targets) among many small. */
 static inline void lce_gate(const char *output, const test_tensor *got, const double *oracle, const double *plain,
-                            double relative) {
+                            double relative, lce_gates gates) {
   if (!got->block || got->count == 0) return;
-  double peak = 0, squares = 0;
-  for (int64_t i = 0; i < got->count; i++) {
-    if (!isfinite(oracle[i])) continue;
-    peak = fmax(peak, fabs(oracle[i]));
-    squares += oracle[i] * oracle[i];
-  }
-  const double rms = sqrt(squares / (double)got->count);
-  test_gate(output, got, oracle, plain, rms > 0 ? relative * peak / rms : 0);
+  double peak = 0;
+  for (int64_t i = 0; i < got->count; i++)
+    if (isfinite(oracle[i])) peak = fmax(peak, fabs(oracle[i]));
+  const double rms = lce_rms(oracle, got->count);
+  test_gate(output, got, oracle, gates == BOTH ? plain : NULL, rms > 0 ? relative * peak / rms : 0);
+  if (gates != POOLED) return;
+  test_tensor sample = *got; /* test_gate looks at the ratio of a tensor alone from 256 elements on */
+  sample.count = got->count < 255 ? got->count : 255;
+  const double sample_rms = lce_rms(oracle, sample.count);
+  if (sample_rms > 0) test_gate(output, &sample, oracle, plain, relative * peak / sample_rms);
 }
 
 /* Bounds relative to the largest element. Statistics inherit the rounding of the logits; gradients and entropy inherit
@@ -382,27 +394,26 @@ static inline double lce_statistic_bound(const lce_tensors *t, const double *ora
   return peak > 0 ? 5e-7 * fmax(1, t->magnitude * (oracle == loss ? t->loss_scale : 1) / peak) : 0;
 }
 
-/* With token weights the largest element often stands alone, one target's g W, and carries the random walk of a whole sum of
- * V roundings: 5e-7 of it at V = 320. */
-static inline double lce_bound(const lce_tensors *t) { return (t->c.token_weight ? 2e-6 : 1e-6) * t->magnitude; }
-
-/* Whether a problem's errors are many events, as gate 2 wants. Of few tokens or classes, or where the softmax is peaked, the
- * rounding of a few numbers is most of the error, and the ratio of ours to the plain composition's is chance. */
-static inline bool lce_is_statistic(const lce_tensors *t) {
-  return t->c.tokens >= 32 && t->classes >= 300 && t->magnitude <= 2;
+static inline double lce_bound(const lce_tensors *t) {
+  return (t->c.gradient_bound > 0 ? t->c.gradient_bound : 1e-6) * t->magnitude;
 }
 
-/* second: gate 2 as well. */
-static inline void lce_compare(const lce_tensors *t, bool second) {
+/* The gates of a random case. Of few classes, or where the softmax is peaked, the rounding of a few numbers is most of the
+ * error, and the ratio of ours to the plain composition's is chance; of one case's few tokens it is too, of many cases' not. */
+static inline lce_gates lce_random_gates(const lce_tensors *t) {
+  return t->classes >= 300 && t->magnitude <= 2 ? POOLED : FIRST;
+}
+
+static inline void lce_compare(const lce_tensors *t, lce_gates gates) {
   lce_expected oracle = lce_expect(t, false), plain = lce_expect(t, true);
-  lce_gate("loss", &t->loss, oracle.loss, second ? plain.loss : NULL, lce_statistic_bound(t, oracle.loss, oracle.loss));
-  lce_gate("nll", &t->nll, oracle.nll, second ? plain.nll : NULL, lce_statistic_bound(t, oracle.nll, oracle.loss));
-  lce_gate("lse", &t->lse, oracle.lse, second ? plain.lse : NULL, lce_statistic_bound(t, oracle.lse, oracle.loss));
-  lce_gate("entropy", &t->entropy, oracle.entropy, second ? plain.entropy : NULL,
-           lce_statistic_bound(t, oracle.entropy, oracle.loss));
-  lce_gate("dx", &t->dx, oracle.dx, second ? plain.dx : NULL, lce_bound(t));
-  lce_gate("dweight", &t->dweight, oracle.dweight, second ? plain.dweight : NULL, lce_bound(t));
-  lce_gate("dbias", &t->dbias, oracle.dbias, second ? plain.dbias : NULL, lce_bound(t));
+  lce_gate("loss", &t->loss, oracle.loss, plain.loss, lce_statistic_bound(t, oracle.loss, oracle.loss), gates);
+  lce_gate("nll", &t->nll, oracle.nll, plain.nll, lce_statistic_bound(t, oracle.nll, oracle.loss), gates);
+  lce_gate("lse", &t->lse, oracle.lse, plain.lse, lce_statistic_bound(t, oracle.lse, oracle.loss), gates);
+  lce_gate("entropy", &t->entropy, oracle.entropy, plain.entropy, lce_statistic_bound(t, oracle.entropy, oracle.loss),
+           gates);
+  lce_gate("dx", &t->dx, oracle.dx, plain.dx, lce_bound(t), gates);
+  lce_gate("dweight", &t->dweight, oracle.dweight, plain.dweight, lce_bound(t), gates);
+  lce_gate("dbias", &t->dbias, oracle.dbias, plain.dbias, lce_bound(t), gates);
   lce_check_argmax(t, oracle.z);
   lce_expected_free(&oracle);
   lce_expected_free(&plain);
