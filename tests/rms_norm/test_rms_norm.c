@@ -162,6 +162,7 @@ static void test_large_and_long_rows(void **state) {
       const double expected = 1 / sqrt(pow(test_tensor_get(&p.t[X], 1), 2) + problem_eps(&p));
       for (int64_t r = 0; r < 3; r++) assert_true(fabs(test_tensor_get(&p.t[RSTD], r) / expected - 1) < 5e-7);
       problem_free(&p);
+      test_count_case();
     }
 }
 
