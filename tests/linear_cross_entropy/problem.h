@@ -360,7 +360,7 @@ static inline void lce_check_argmax(const lce_tensors *t, const double *z) {
 }
 
 /* Gate 1 alone; gate 2 for each tensor too; or gate 2 pooled over the tensors of a run, with a sample of each. */
-typedef enum lce_gates { FIRST, BOTH, POOLED } lce_gates;
+typedef enum lce_gates { GATE_1, BOTH_GATES, POOLED_GATES } lce_gates;
 
 /* Of the finite ones. */
 static inline double lce_rms(const double *values, int64_t n) {
@@ -377,8 +377,8 @@ static inline void lce_gate(const char *output, const test_tensor *got, const do
   for (int64_t i = 0; i < got->count; i++)
     if (isfinite(oracle[i])) peak = fmax(peak, fabs(oracle[i]));
   const double rms = lce_rms(oracle, got->count);
-  test_gate(output, got, oracle, gates == BOTH ? plain : NULL, rms > 0 ? relative * peak / rms : 0);
-  if (gates != POOLED) return;
+  test_gate(output, got, oracle, gates == BOTH_GATES ? plain : NULL, rms > 0 ? relative * peak / rms : 0);
+  if (gates != POOLED_GATES) return;
   test_tensor sample = *got; /* test_gate looks at the ratio of a tensor alone from 256 elements on */
   sample.count = got->count < 255 ? got->count : 255;
   const double sample_rms = lce_rms(oracle, sample.count);
@@ -401,7 +401,7 @@ static inline double lce_bound(const lce_tensors *t) {
 /* The gates of a random case. Of few classes, or where the softmax is peaked, the rounding of a few numbers is most of the
  * error, and the ratio of ours to the plain composition's is chance; of one case's few tokens it is too, of many cases' not. */
 static inline lce_gates lce_random_gates(const lce_tensors *t) {
-  return t->classes >= 300 && t->magnitude <= 2 ? POOLED : FIRST;
+  return t->classes >= 300 && t->magnitude <= 2 ? POOLED_GATES : GATE_1;
 }
 
 static inline void lce_compare(const lce_tensors *t, lce_gates gates) {

@@ -26,7 +26,7 @@ static void test_huge_logits(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     lce_tensors t;
     lce_make(&t, &cases[i], i);
-    run_and_compare(&t, FIRST);
+    run_and_compare(&t, GATE_1);
     lce_free(&t);
   }
 }
@@ -41,7 +41,7 @@ static void test_shifted_logits(void **state) {
     lce_make(&t, &c, i);
     for (int64_t v = 0; v < c.vocabulary; v++) test_tensor_set(&t.bias, v, levels[i] + test_tensor_get(&t.bias, v));
     t.magnitude = fabs(levels[i]);
-    run_and_compare(&t, BOTH);
+    run_and_compare(&t, BOTH_GATES);
     lce_free(&t);
   }
 }
@@ -118,7 +118,7 @@ static void test_duplicate_maxima(void **state) {
     test_tensor_set(&t.bias, v, 40);
   }
   t.magnitude = 40;
-  run_and_compare(&t, FIRST);
+  run_and_compare(&t, GATE_1);
   for (int64_t k = 0; k < c.tokens; k++) assert_true(fabs(test_tensor_get(&t.entropy, k) - log(10)) <= 1e-6);
   lce_free(&t);
 }
@@ -133,7 +133,7 @@ static void check_masked(int64_t begin, int64_t end, double mask, tigon_kind kin
     const int64_t left = k % (c.vocabulary - (end - begin));
     test_tensor_set(&t.target, k, (double)(left < begin ? left : left + end - begin));
   }
-  run_and_compare(&t, BOTH);
+  run_and_compare(&t, BOTH_GATES);
   for (int64_t v = begin; v < end; v++) {
     assert_true(test_tensor_get(&t.dbias, v) == 0);
     for (int64_t j = 0; j < c.width; j++) assert_true(test_tensor_get(&t.dweight, v * c.width + j) == 0);

@@ -34,7 +34,7 @@ static void test_vocabularies(void **state) {
     lce_tensors t;
     lce_make(&t, &c, (uint64_t)i);
     lce_run(&t, 2);
-    lce_compare(&t, BOTH);
+    lce_compare(&t, BOTH_GATES);
     for (int64_t k = 0; k < c.tokens; k++) assert_true(test_tensor_get(&t.nll, k) >= 0);
     lce_free(&t);
     test_count_case();
@@ -70,7 +70,7 @@ static void test_cap_near_tile_ends(void **state) {
       set_logits(&t, &u, 1);
       t.magnitude = 30;
       lce_run(&t, 2);
-      lce_compare(&t, FIRST);
+      lce_compare(&t, GATE_1);
       for (int64_t k = 0; k < c.tokens; k++) {
         assert_true(fabs(test_tensor_get(&t.nll, k) - expected) <= 1e-6 * expected);
         assert_true(fabs(test_tensor_get(&t.lse, k) - (expected - 29)) <= 1e-5);
@@ -96,7 +96,7 @@ static void test_cap_extremes(void **state) {
     lce_run(&t, 1);
     t.magnitude = (double)fmaxf(caps[i], 1);
     lce_expected oracle = lce_expect(&t, false);
-    lce_gate("lse", &t.lse, oracle.lse, NULL, lce_statistic_bound(&t, oracle.lse, NULL), FIRST);
+    lce_gate("lse", &t.lse, oracle.lse, NULL, lce_statistic_bound(&t, oracle.lse, NULL), GATE_1);
     for (int64_t k = 0; k < c.tokens; k++)
       for (int64_t v = 0; v < N; v++) {
         const double z = oracle.z[k * N + v];
@@ -157,7 +157,7 @@ static void test_smoothing_with_mask(void **state) {
     lce_run(&t, 2);
     for (int64_t k = 0; k < c.tokens; k++)
       assert_true(weighted ? isfinite(test_tensor_get(&t.loss, k)) : test_tensor_get(&t.loss, k) == INFINITY);
-    lce_compare(&t, BOTH);
+    lce_compare(&t, BOTH_GATES);
     for (int64_t i = 0; i < t.dbias.count; i++) assert_true(isfinite(test_tensor_get(&t.dbias, i)));
     lce_free(&t);
     test_count_case();
@@ -189,7 +189,7 @@ static void test_zero_factors(void **state) {
       assert_true(which == 2 ? test_tensor_get(&t.loss, k) > 0 && isfinite(test_tensor_get(&t.loss, k))
                              : test_tensor_get(&t.loss, k) == 0);
     }
-    lce_compare(&t, FIRST);
+    lce_compare(&t, GATE_1);
     lce_free(&t);
     test_count_case();
   }
@@ -233,7 +233,7 @@ static void test_smoothing_of_shifted_logits(void **state) {
     for (int64_t v = 0; v < c.vocabulary; v++) test_tensor_set(&t.bias, v, levels[i] + test_tensor_get(&t.bias, v));
     t.magnitude = fabs(levels[i]);
     lce_run(&t, 2);
-    lce_compare(&t, BOTH);
+    lce_compare(&t, BOTH_GATES);
     lce_free(&t);
     test_count_case();
   }
