@@ -29,6 +29,16 @@ is_name() { grep -rqwF -- "$1" include src apps cmake CMakeLists.txt bootstrap M
 # An option of the program, or of what the pages call besides it.
 is_option() { grep -rqF -- "\"$1\"" apps || printf '%s\n' --cflags --libs --output-on-failure --test-dir | grep -qxF -- "$1"; }
 is_target() { grep -q "^$1:" Makefile; }
+# folder/program, or folder/program:function
+is_covered() {
+    for file in tests/"${1%%:*}".*; do
+        case $1 in
+        *:*) grep -qwF -- "${1##*:}" "$file" ;;
+        *) test -f "$file" ;;
+        esac && return 0
+    done
+    return 1
+}
 is_test() { test -n "$(find tests -path "tests/$1.*")"; }
 
 nothing "paths exist" "$(mentions '\b(include|src|apps|tests|examples|docs|cmake|bench)/[A-Za-z0-9_<>*./-]+' | grep -v '^tests/[a-z_]*_test_' | absent path_exists)"
@@ -37,5 +47,6 @@ nothing "functions, types and macros exist" "$(mentions '\b(tigon|TIGON)_[A-Za-z
 nothing "options exist" "$(mentions '[ `]--[a-z][a-z-]+' | tr -d ' `' | sort -u | absent is_option)"
 nothing "make targets exist" "$(mentions '`make [a-z-]+' | sed 's/.* //' | sort -u | absent is_target)"
 nothing "programs of tests exist" "$(mentions '\btests/[a-z_]+_test_[a-z_]+' | sed 's,tests/\([a-z_]*\)_test_,\1/test_,' | absent is_test)"
+nothing "tests of faults exist" "$(grep -hoE '`[a-z_]+/(test|fuzz)_[a-z0-9_]+(:[a-z0-9_]+)?`' docs/faults.md | tr -d '`' | absent is_covered)"
 nothing "whole programs stand in examples, which the tests run" "$(printf '%s\n' "$pages" | grep -v '^README.md$' | xargs grep -Hn 'int main')"
 finish
