@@ -85,9 +85,11 @@ FMA_LOOP(fma_generic, four, 12, FOUR, MULTIPLY_ADD, __attribute__((noinline)))
 /* Many short pieces a thread, so that one that wakes late loses little. */
 enum { FMA_STEPS = 50000, FMA_PIECES = 32, FMA_QUICK_PIECES = 2 };
 
+static bool has_avx512(void) { return !strcmp(tigon_cpu_isa(), "avx512") || !strcmp(tigon_cpu_isa(), "amx"); }
+static bool has_avx2(void) { return !strcmp(tigon_cpu_isa(), "avx2"); }
+
 static double fma_flop(void) { /* of one piece */
-  const char *isa = tigon_cpu_isa();
-  return 2.0 * FMA_STEPS * (!strcmp(isa, "avx512") ? 16 * 24 : !strcmp(isa, "avx2") ? 8 * 12 : 4 * 12);
+  return 2.0 * FMA_STEPS * (has_avx512() ? 16 * 24 : has_avx2() ? 8 * 12 : 4 * 12);
 }
 
 static void fma_body(void *context, int64_t begin, int64_t end) {
@@ -96,9 +98,9 @@ static void fma_body(void *context, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) {
     float sink = 0;
 #if defined(__x86_64__)
-    if (!strcmp(tigon_cpu_isa(), "avx512"))
+    if (has_avx512())
       fma_avx512(FMA_STEPS, &sink);
-    else if (!strcmp(tigon_cpu_isa(), "avx2"))
+    else if (has_avx2())
       fma_avx2(FMA_STEPS, &sink);
     else
 #endif

@@ -88,12 +88,25 @@ static bool check_dweight(const classifier_rows *r) {
 
 static bool check_backward(void *context) { return check_dx(context) && check_dweight(context); }
 
-static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, double *seconds) {
+/* The saved logits count as memory of forward, and are what a peer keeps too. */
+static bool keep_logits(bench *b, classifier_rows *r, bench_case *c) {
+  uint64_t bytes;
+  if (tigon_linear_cross_entropy_saved(&b->exec, &r->forward, &bytes) != TIGON_OK) {
+    fprintf(stderr, "tigon bench: %s\n", tigon_last_error());
+    return false;
+  }
+  r->forward.saved = bench_output(&c->tensors, "saved", tigon_i32(), SHAPE((int64_t)bytes / 4))->data;
+  r->forward.saved_bytes = bytes;
+  return true;
+}
+
+static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, bool saved, double *seconds) {
   classifier_rows r = {.dtype = dtype, .tokens = tokens, .width = MOST_WIDTH, .classes = 32000};
   if (b->quick) r.tokens /= 64, r.width = 32, r.classes = 500;
   bench_case c = {.family = "linear_cross_entropy", .dtype = dtype, .scale = 1};
   const DLDataType type = bench_dtype(dtype);
-  snprintf(c.name, sizeof c.name, "%lld x %lld x %lld", (long long)r.tokens, (long long)r.width, (long long)r.classes);
+  snprintf(c.name, sizeof c.name, "%lld x %lld x %lld%s", (long long)r.tokens, (long long)r.width, (long long)r.classes,
+           saved ? "" : ", recompute");
   r.forward.size = sizeof r.forward;
   r.forward.x = bench_input(&c.tensors, "x", type, SHAPE(r.tokens, r.width), 1);
   r.forward.weight = bench_input(&c.tensors, "weight", type, SHAPE(r.classes, r.width), 0.03f);
@@ -110,18 +123,20 @@ static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, doub
   forward.check = check_forward;
   forward.context = &r;
   forward.outputs[0] = "loss";
-  bool good = bench_case_measure(b, &c, &forward);
+  bool good = (!saved || keep_logits(b, &r, &c)) && bench_case_measure(b, &c, &forward);
 
   r.backward = (tigon_linear_cross_entropy_backward_args){.size = sizeof r.backward, .x = r.forward.x};
   r.backward.weight = r.forward.weight;
   r.backward.target = target;
   r.backward.lse = r.forward.lse;
   r.backward.d_loss = d_loss;
+  r.backward.saved = r.forward.saved;
+  r.backward.saved_bytes = r.forward.saved_bytes;
   r.backward.dx = bench_output(&c.tensors, "dx", type, SHAPE(r.tokens, r.width));
   r.backward.dweight = bench_output(&c.tensors, "dweight", type, SHAPE(r.classes, r.width));
   bench_pass backward = {.name = "backward", BENCH_RUNS(linear_cross_entropy_backward), .args = &r.backward};
-  backward.flop = 3 * forward.flop;        /* logits are computed again */
-  backward.theirs_flop = 2 * forward.flop; /* or were kept */
+  backward.flop = (saved ? 2 : 3) * forward.flop;
+  backward.theirs_flop = 2 * forward.flop;
   backward.check = check_backward;
   backward.context = &r;
   backward.outputs[0] = "dx";
@@ -134,10 +149,21 @@ static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, doub
   return good;
 }
 
+/* The mode without saved logits, of little memory, which no peer has. */
+static bool recompute_rows(bench *b, const char *dtype) {
+  double seconds[2];
+  bench_peer *peer = b->peer;
+  b->peer = NULL;
+  const bool good = cross_entropy_rows(b, dtype, 2048, false, seconds);
+  b->peer = peer;
+  return good;
+}
+
 bool bench_linear_cross_entropy(bench *b) {
   double once[2], twice[2];
-  if (!cross_entropy_rows(b, "float32", 2048, once) || !cross_entropy_rows(b, "bfloat16", 2048, once) ||
-      !cross_entropy_rows(b, "bfloat16", 4096, twice))
+  if (!cross_entropy_rows(b, "float32", 2048, true, once) || !recompute_rows(b, "float32") ||
+      !cross_entropy_rows(b, "bfloat16", 2048, true, once) || !recompute_rows(b, "bfloat16") ||
+      !cross_entropy_rows(b, "bfloat16", 4096, true, twice))
     return false;
   bench_print_growth("linear_cross_entropy", "tokens, forward", once[0], twice[0]);
   bench_print_growth("linear_cross_entropy", "tokens, backward", once[1], twice[1]);

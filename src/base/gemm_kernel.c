@@ -159,8 +159,8 @@ enum { BLOCK_M = TIGON_GEMM_BLOCK_M / MR * MR };
 static void multiply_block(const tigon_gemm *g, int64_t m0, int64_t m, int64_t n, int64_t k0, int64_t k, float *a,
                            const float *b, float *tile, int64_t ld) {
   pack_a(a, &g->a, m0, m, k0, k);
-  for (int64_t j = 0; j < n; j += NR)
-    for (int64_t i = 0; i < m; i += MR)
+  for (int64_t i = 0; i < m; i += MR) /* a panel of A fits in the first-level cache beside the stream of B */
+    for (int64_t j = 0; j < n; j += NR)
       (k0 == 0 ? micro_first : micro_next)(k, a + i / MR * panel_stride(MR, k), b + j / NR * panel_stride(NR, k),
                                            tile + i * ld + j, ld);
 }
