@@ -59,9 +59,11 @@ TIGON_API const char *tigon_last_error(void);
 /* "0.1.0" */
 TIGON_API const char *tigon_version(void);
 
-/* The instruction set that the CPU backend runs: "amx" (AVX-512, and products with a bfloat16 weight or input on
- * the matrix unit, which takes subnormal numbers as zero), "avx512", "avx2" or "generic". It is the best one that processor and
- * operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the first call. */
+/* The instruction set that the CPU backend runs: "amx", "avx512", "avx2" or "generic". It is the best one that processor
+ * and operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the first call.
+ * "amx" is AVX-512, and products of bfloat16 with bfloat16 or float32 may run on the matrix unit. The unit takes subnormal
+ * numbers as zero. A float32 number is a sum of bfloat16 parts there, so that its product with an infinite bfloat16
+ * number may be NaN in place of infinite. */
 TIGON_API const char *tigon_cpu_isa(void);
 
 /* The number of threads that num_threads = 0 stands for: the processors this process may run on. */

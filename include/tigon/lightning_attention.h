@@ -228,8 +228,8 @@ typedef enum tigon_lightning_attention_slope_kind {
  * asks for head_begin = r H / R, heads = H / R. layers = 0 (and layer = 0) leaves the layer's factor out. Computed in
  * float64, rounded once, so a slice has the bits of the whole.
  *
- * TIGON_INVALID_ARGUMENT, and nothing written: an unknown kind; layer outside [0, layers); heads_total below 1; a range of
- * heads outside [0, heads_total); slopes NULL.
+ * TIGON_INVALID_ARGUMENT, and nothing written: an unknown kind; layers below 0; layer outside [0, layers); heads_total
+ * outside [1, 2^31); a range of heads outside [0, heads_total); slopes NULL.
  */
 TIGON_API tigon_status tigon_lightning_attention_slopes(int32_t kind, int64_t layer, int64_t layers,
                                                         int64_t heads_total, int64_t head_begin, int64_t heads,

@@ -49,7 +49,8 @@ extern "C" {
  * What some classes say about one token: a row of the (T, 8) float32 tensor `partial`. Sums are relative to max, and m
  * stands for it below. Two rows merge into one by taking the higher max, scaling the other's sums by e^(its m - max) and
  * adding; this is associative up to rounding. Tokens that are left out, and shards without classes, have the empty row
- * {-inf, 0, 0, 0, 0, 0, 0, -1}, which changes nothing.
+ * {-inf, 0, 0, 0, 0, 0, 0, -1}, which changes nothing. argmax is an integer in the place of a float: copy and gather rows as
+ * bytes; a reduction or a conversion of the tensor would destroy it.
  */
 typedef struct tigon_linear_cross_entropy_partial {
   float max;  /* of z over the classes; -inf: none above -inf */

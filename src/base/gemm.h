@@ -2,8 +2,8 @@
  * Packed matrix products on the CPU: C (m, n) = A (m, k) B (n, k)^T in fp32, from float32, float16 or bfloat16 operands
  * in either orientation, with gathered rows and an epilogue that receives each finished tile of C.
  *
- * The sum over k runs in blocks of TIGON_GEMM_K in rising order, whatever the tile shape and the number of threads, so
- * an element of C has the same bits in every run. Rows of A only touch rows of C, rows of B only columns of C.
+ * The sum over k runs in blocks in rising order, whatever the tile shape and the number of threads, so an element of C
+ * has the same bits in every run. Rows of A only touch rows of C, rows of B only columns of C.
  */
 #ifndef TIGON_BASE_GEMM_H
 #define TIGON_BASE_GEMM_H
@@ -37,10 +37,9 @@ typedef struct tigon_gemm {
   void *context;
 } tigon_gemm;
 
-/* Largest tile that an epilogue sees, the block of k, how many rows packing may add to a tile, and the most rows of A
- * that are packed at a time. The shape of the tiles
- * depends on the threads too, so an epilogue must not make sums whose order follows tile borders; where it has to, use
- * tigon_gemm_serial. */
+/* Largest tile that an epilogue sees, the block of k (gemm_amx.c has its own), how many rows packing may add to a tile,
+ * and the most rows of A that are packed at a time. The shape of the tiles depends on the threads too, so an epilogue
+ * must not make sums whose order follows tile borders; where it has to, use tigon_gemm_serial. */
 enum { TIGON_GEMM_M = 1120, TIGON_GEMM_N = 1024, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16, TIGON_GEMM_BLOCK_M = 392 };
 
 /* The largest distance between a tile's rows. */

@@ -1,5 +1,5 @@
 /*
- * What the family's front (lightning_attention.c, backward.c, decode.c) asks of a backend.
+ * What the family's front (lightning_attention.c, backward.c, decode.c, state.c, merge.c) asks of a backend.
  *
  * Forward and all three gradients are one recurrence over a sequence, the scan, with the tensors in different roles. In
  * the order of the scan (i = 0, 1, ...: first to last token, or last to first when reversed), with state W (DX, DZ):
