@@ -79,7 +79,7 @@ static void list_options(option options[OPTIONS], command_line *c) {
       TEXT("--out", "DIR", &c->out, "Where the run's files go; created when missing. Default: tigon-run."),
       TEXT("--preset", "tiny|small", &c->preset,
            "Size of the model and defaults of the next four options. Default: small.\n"
-           "tiny trains in seconds, small in about two minutes on two cores."),
+           "tiny trains in seconds, small in a minute and a half on two cores."),
       INTEGER("--steps", "N", &c->steps, 1, 1e9, "Number of optimiser steps."),
       INTEGER("--batch", "N", &c->batch, 1, 65536, "Sequences a step."),
       INTEGER("--seq", "N", &c->length, 1, 1 << 20, "Tokens a sequence."),

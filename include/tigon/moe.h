@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 /* How the weight tensors lie in memory. They are read in place, and gradients are written in the same layout. The bits of
- * all results are the same for both. */
+ * all results are the same for both (with tigon_cpu_isa "amx": where dout has x's dtype). */
 typedef enum tigon_moe_weight_layout {
   TIGON_MOE_LAYOUT_ROWS = 0,       /* gate, up (E, I, D); gate_up (E, 2I, D), gate rows first; down (E, D, I) */
   TIGON_MOE_LAYOUT_TRANSPOSED = 1, /* gate, up (E, D, I); gate_up (E, D, 2I), gate columns first; down (E, I, D) */

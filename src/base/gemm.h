@@ -32,7 +32,6 @@ typedef void (*tigon_gemm_epilogue)(void *context, int slot, int64_t m0, int64_t
 typedef struct tigon_gemm {
   int64_t m, n, k; /* k = 0 gives zeros */
   tigon_matrix a, b;
-  bool coarse; /* C is rounded to 16 bits: of a float32 A beside a bfloat16 B, 16 significant bits are enough */
   tigon_gemm_epilogue epilogue;
   void *context;
 } tigon_gemm;

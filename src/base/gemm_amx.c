@@ -3,12 +3,12 @@
  * instruction. Operands are packed as blocks of 16 rows x 32 of k, 1 KiB each: of A a row's 32 numbers side by side, of B
  * pairs of k for 16 rows side by side. A panel is 32 rows: [k / 32][parts][2][block].
  *
- * A float32 A is the sum of bfloat16 parts, multiplied one after the other: three hold all of its 24 bits, two are enough
- * where the product is rounded to 16 bits. Products and sums are fp32; the unit takes subnormal numbers as zero.
+ * A float32 A is the sum of three bfloat16 parts, which hold all of its 24 bits and are multiplied one after the other.
+ * Products and sums are fp32; the unit takes subnormal numbers as zero.
  */
 #include "base/gemm.h"
 
-#if defined(__AMX_BF16__)
+#if defined(TIGON_HAVE_AMX)
 #include <immintrin.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ enum { KC = 2 * TIGON_GEMM_K, BLOCK_M = TIGON_GEMM_BLOCK_M / PANEL * PANEL };
 
 _Static_assert((int)TIGON_GEMM_M % PANEL == 0 && (int)TIGON_GEMM_N % PANEL == 0, "whole panels");
 
-static int parts_of(const tigon_gemm *g) { return g->a.kind == TIGON_BF16 ? 1 : g->coarse ? 2 : 3; }
+static int parts_of(const tigon_gemm *g) { return g->a.kind == TIGON_BF16 ? 1 : 3; }
 
 /* The block of k: with all its parts it fits where fp32 operands of TIGON_GEMM_K do. */
 static int64_t depth_of(int parts) { return KC / parts / DEPTH * DEPTH; }
@@ -82,26 +82,24 @@ static inline const char *stored_at(const tigon_matrix *x, int64_t row, int64_t 
 typedef struct source {
   const tigon_matrix *x;
   int64_t row, rows, k0, k;
-  int part, parts;
+  int part;
 } source;
 
 static inline __mmask16 lanes(int64_t n) { return n >= SIDE ? 0xffff : n > 0 ? (__mmask16)((1u << n) - 1) : 0; }
 
 /* The upper halves of the lanes hold a part of x: what the parts before have left, cut to bfloat16. Inf leaves nothing. */
-static inline __attribute__((always_inline)) __m512i part_of(__m512 x, int part, int parts) {
+static inline __attribute__((always_inline)) __m512i part_of(__m512 x, int part) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   for (int i = 0; i < part; i++) {
     const __m512 taken = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
     x = _mm512_maskz_sub_ps(_mm512_cmp_ps_mask(x, taken, _CMP_NEQ_UQ), x, taken);
   }
-  __m512i bits = _mm512_castps_si512(x);
-  if (parts == 2 && part == 1) bits = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)); /* the last one is rounded */
-  return _mm512_and_si512(bits, upper);
+  return _mm512_and_si512(_mm512_castps_si512(x), upper);
 }
 
 /* n numbers side by side, as the upper halves of 16 lanes. */
 static inline __attribute__((always_inline)) __m512i load_upper(const source *s, const char *from, int64_t n) {
-  if (s->x->kind == TIGON_F32) return part_of(_mm512_maskz_loadu_ps(lanes(n), from), s->part, s->parts);
+  if (s->x->kind == TIGON_F32) return part_of(_mm512_maskz_loadu_ps(lanes(n), from), s->part);
   return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(n), from)), 16);
 }
 
@@ -155,7 +153,7 @@ static inline __attribute__((always_inline)) void pack(char *to, const tigon_mat
   if (sides % 2) memset(to + sides / 2 * panel_bytes, 0, (size_t)panel_bytes); /* half of the last panel has no rows */
   for (int64_t at = 0; at < sides * depths; at++) {
     const int64_t i = x->transposed ? at % sides : at / depths, p = x->transposed ? at / sides : at % depths;
-    source s = {x, row + i * SIDE, rows - i * SIDE, k0 + p * DEPTH, k - p * DEPTH, 0, parts};
+    source s = {x, row + i * SIDE, rows - i * SIDE, k0 + p * DEPTH, k - p * DEPTH, 0};
     char *block = to + i / 2 * panel_bytes + p * step + i % 2 * BLOCK_BYTES;
     for (; s.part < parts; s.part++) pack_block(block + s.part * 2 * BLOCK_BYTES, &s, pairs);
   }
@@ -169,7 +167,7 @@ static void pack_a(char *to, const tigon_matrix *x, int64_t row, int64_t rows, i
     pack(to, &a, row, rows, k0, k, 1, false);
   } else {
     a.kind = TIGON_F32;
-    pack(to, &a, row, rows, k0, k, parts, false);
+    pack(to, &a, row, rows, k0, k, 3, false);
   }
 }
 static void pack_b(char *to, const tigon_matrix *x, int64_t row, int64_t rows, int64_t k0, int64_t k) {

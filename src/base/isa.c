@@ -24,6 +24,8 @@ static bool has_rest_of_v3(void) {
   return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & bit_LZCNT);
 }
 
+#endif
+
 #if defined(TIGON_HAVE_AMX)
 /* Linux grants the unit's registers to a process on request, and refuses where the processor or the kernel has none. */
 static bool may_use_amx(void) {
@@ -35,7 +37,6 @@ static bool may_use_amx(void) {
 #else
 static bool may_use_amx(void) { return false; }
 #endif
-#endif
 
 static tigon_isa best_isa(void) {
 #if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
@@ -43,7 +44,7 @@ static tigon_isa best_isa(void) {
   if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    return may_use_amx() ? TIGON_ISA_AMX : TIGON_ISA_AVX512;
+    return TIGON_ISA_AVX512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
     return TIGON_ISA_AVX2;
 #endif
@@ -56,6 +57,9 @@ tigon_isa tigon_isa_in_use(void) {
   if (isa >= 0) return (tigon_isa)isa;
   isa = (int)best_isa();
   const char *wanted = getenv("TIGON_CPU_ISA");
+  /* Asked for last: the grant makes the thread state of the whole process larger. */
+  if (isa == TIGON_ISA_AVX512 && (!wanted || strcmp(wanted, names[TIGON_ISA_AMX]) == 0) && may_use_amx())
+    isa = TIGON_ISA_AMX;
   for (int i = 0; wanted && i <= isa; i++)
     if (strcmp(wanted, names[i]) == 0) isa = i;
   atomic_store_explicit(&chosen, isa, memory_order_relaxed);

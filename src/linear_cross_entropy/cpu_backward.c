@@ -168,8 +168,7 @@ static tigon_gemm dweight_product(backward_tile *tile, tigon_gemm_store *store) 
                               .stride = plan->dweight.stride[0],
                               .alpha = 1.0f,
                               .accumulate = plan->accumulate};
-  tigon_gemm product = {
-      .m = tile->n, .n = p->width, .k = p->loss.kept_count, .coarse = plan->dweight.kind != TIGON_F32};
+  tigon_gemm product = {.m = tile->n, .n = p->width, .k = p->loss.kept_count};
   product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile, .transposed = true};
   product.b = tigon_lce_operand(&p->x, 0, true);
   product.b.gather = p->loss.kept_count == p->loss.tokens ? NULL : p->loss.kept;
@@ -181,7 +180,7 @@ static tigon_gemm dweight_product(backward_tile *tile, tigon_gemm_store *store) 
 static tigon_gemm dx_product(backward_tile *tile) {
   const tigon_lce_backward_plan *plan = tile->plan;
   const tigon_lce_problem *p = &plan->problem;
-  tigon_gemm product = {.m = p->loss.kept_count, .n = p->width, .k = tile->n, .coarse = plan->dx.kind != TIGON_F32};
+  tigon_gemm product = {.m = p->loss.kept_count, .n = p->width, .k = tile->n};
   product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile};
   product.b = tigon_lce_operand(&p->weight, tile->column, true);
   product.epilogue = add_dx_tile;

@@ -86,7 +86,6 @@ static void problem_make(problem *p, gemm_case s, uint64_t seed) {
                          .k = s.k,
                          .a = p->a.matrix,
                          .b = p->b.matrix,
-                         .coarse = s.c != TIGON_F32,
                          .epilogue = TIGON_ISA_PICK(tigon_gemm_store_tile),
                          .context = &p->store};
 }
