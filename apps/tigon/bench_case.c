@@ -14,7 +14,6 @@ typedef struct series {
 } series;
 
 static double gain(const bench_pass *pass) { return (pass->flop > 0 ? pass->flop : (double)pass->bytes) * 1e-9; }
-static double theirs_flop(const bench_pass *pass) { return pass->theirs_flop > 0 ? pass->theirs_flop : pass->flop; }
 static const char *unit(const bench_pass *pass) { return pass->flop > 0 ? "GFLOP/s" : "GB/s"; }
 
 void bench_print_header(const bench *b) {
@@ -46,16 +45,14 @@ static void print_ours(const bench_case *c, const bench_pass *pass) {
 static void record(bench *b, const bench_case *c, const bench_pass *pass) {
   print_ours(c, pass);
   bench_receipt_add(b->receipt, c, pass, "tigon", tigon_version(), &pass->ours);
-  bench_pass as_theirs = *pass;
-  as_theirs.flop = theirs_flop(pass);
   for (int i = 0; i < bench_peer_providers(b->peer); i++) {
     const bench_figures *theirs = &pass->theirs[i];
     if (theirs->seconds < 0) continue;
     const double ratio = theirs->seconds / pass->ours.seconds;
     printf("%21s %-43s %-8s %10.3f %8.1f %-7s %16s %6.2fx", "", bench_peer_provider(b->peer, i), c->dtype,
-           theirs->seconds * 1e3, gain(&as_theirs) / theirs->seconds, unit(pass), "", ratio);
+           theirs->seconds * 1e3, gain(pass) / theirs->seconds, unit(pass), "", ratio);
     print_end(theirs);
-    bench_receipt_add(b->receipt, c, &as_theirs, bench_peer_provider(b->peer, i), bench_peer_version(b->peer), theirs);
+    bench_receipt_add(b->receipt, c, pass, bench_peer_provider(b->peer, i), bench_peer_version(b->peer), theirs);
     b->compared += theirs->correct;
     b->slower += theirs->correct && ratio < 1;
   }
@@ -174,7 +171,6 @@ static bench_figures together(const bench_figures *one, const bench_figures *oth
 
 void bench_case_sum(bench *b, const bench_case *c, const bench_pass *forward, const bench_pass *backward) {
   bench_pass sum = {.name = "forward+backward", .flop = forward->flop + backward->flop};
-  sum.theirs_flop = theirs_flop(forward) + theirs_flop(backward);
   sum.bytes = forward->bytes + backward->bytes;
   /* the rate of both when each runs at its own ceiling */
   sum.ceiling = gain(&sum) / (gain(forward) / forward->ceiling + gain(backward) / backward->ceiling);

@@ -16,9 +16,8 @@ typedef struct bench_figures {
 
 typedef struct bench_pass {
   const char *name;
-  double flop;        /* executed floating-point operations; 0: the pass is bound by memory */
-  double theirs_flop; /* of a peer; 0: the same */
-  uint64_t bytes;     /* read and written, for passes bound by memory */
+  double flop;    /* executed floating-point operations; 0: the pass is bound by memory */
+  uint64_t bytes; /* read and written, for passes bound by memory */
   tigon_status (*workspace)(const bench *b, void *args, uint64_t *bytes);
   tigon_status (*run)(const bench *b, void *args);
   void *args;

@@ -136,7 +136,6 @@ static bool cross_entropy_rows(bench *b, const char *dtype, int64_t tokens, bool
   r.backward.dweight = bench_output(&c.tensors, "dweight", type, SHAPE(r.classes, r.width));
   bench_pass backward = {.name = "backward", BENCH_RUNS(linear_cross_entropy_backward), .args = &r.backward};
   backward.flop = (saved ? 2 : 3) * forward.flop;
-  backward.theirs_flop = 2 * forward.flop;
   backward.check = check_backward;
   backward.context = &r;
   backward.outputs[0] = "dx";
