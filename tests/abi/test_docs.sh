@@ -47,6 +47,6 @@ nothing "functions, types and macros exist" "$(mentions '\b(tigon|TIGON)_[A-Za-z
 nothing "options exist" "$(mentions '[ `]--[a-z][a-z-]+' | tr -d ' `' | sort -u | absent is_option)"
 nothing "make targets exist" "$(mentions '`make [a-z-]+' | sed 's/.* //' | sort -u | absent is_target)"
 nothing "programs of tests exist" "$(mentions '\btests/[a-z_]+_test_[a-z_]+' | sed 's,tests/\([a-z_]*\)_test_,\1/test_,' | absent is_test)"
-nothing "tests of faults exist" "$(grep -hoE '`[a-z_]+/(test|fuzz)_[a-z0-9_]+(:[a-z0-9_]+)?`' docs/faults.md | tr -d '`' | absent is_covered)"
+nothing "tests of faults exist" "$(grep -hoE '[a-z_]+/(test|fuzz)_[a-z0-9_]+(:[a-z0-9_]+)?' docs/faults.md | absent is_covered)"
 nothing "whole programs stand in examples, which the tests run" "$(printf '%s\n' "$pages" | grep -v '^README.md$' | xargs grep -Hn 'int main')"
 finish
