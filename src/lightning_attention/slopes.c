@@ -35,7 +35,7 @@ tigon_status tigon_lightning_attention_slopes(int32_t kind, int64_t layer, int64
   tigon_check_that(&check, heads >= 0 && heads <= heads_total - head_begin, "heads",
                    "expected from 0 to %" PRId64 ", got %" PRId64, heads_total - head_begin, heads);
   tigon_check_that(&check, slopes || heads == 0, "slopes", "expected memory, got NULL");
-  if (check.status != TIGON_OK) return check.status;
+  if (check.status != TIGON_OK || !slopes) return check.status;
   for (int64_t i = 0; i < heads; i++) slopes[i] = (float)slope(kind, layer, layers, head_begin + i, heads_total);
   return TIGON_OK;
 }

@@ -139,7 +139,7 @@ static void prepare_routing(const tigon_exec *exec, const char *op, tigon_moe_pr
   int64_t needed = 0;
   if (p->rows < routes) p->routing.end = tigon_moe_plan_end(&p->routing, p->rows, &needed);
   const int64_t bad = tigon_moe_plan_first_bad(&p->routing);
-  if (bad >= 0 && bad < p->routing.end)
+  if (p->routing.ids && bad >= 0 && bad < p->routing.end)
     tigon_context_note(exec->context, TIGON_INVALID_ARGUMENT, op, "topk_ids", bad,
                        tigon_moe_id(&p->routing, bad / p->choices, bad % p->choices));
   else if (p->routing.end < routes)

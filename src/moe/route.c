@@ -116,7 +116,7 @@ static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_
   const char *const names[] = {"topk_ids", "topk_weights", "counts",        "balance_loss",
                                "z_loss",   "logits",       "selection_bias"};
   const tigon_view *const views[] = {&r->ids, &r->weights, &r->counts, &r->loss, &r->z_loss, &r->logits, &r->bias};
-  enum { OUTPUTS = 5, ALL = sizeof views / sizeof *views };
+  enum { OUTPUTS = 5, ALL = sizeof names / sizeof *names };
   for (int i = 0; i < OUTPUTS; i++)
     for (int j = i + 1; j < ALL; j++) tigon_check_apart(&check, names[i], views[i], names[j], views[j]);
   if (check.status != TIGON_OK) return check.status;
