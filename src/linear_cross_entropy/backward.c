@@ -2,11 +2,10 @@
 #include <inttypes.h>
 
 #include "base/gemm.h"
+#include "base/integer.h"
 #include "linear_cross_entropy/problem.h"
 
 static const char op[] = "tigon_linear_cross_entropy_backward";
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void check_gradients(tigon_checker *check, const tigon_linear_cross_entropy_backward_args *args,
                             tigon_lce_backward_plan *plan) {
@@ -62,7 +61,7 @@ static tigon_status prepare(const tigon_exec *exec, tigon_exec *settings,
 static int32_t *carve(tigon_arena *arena, tigon_lce_backward_plan *plan) {
   tigon_lce_problem *p = &plan->problem;
   const uint64_t tokens = (uint64_t)p->loss.tokens;
-  plan->tile = smaller(TIGON_LCE_TILE, (p->vocabulary + 15) / 16 * 16);
+  plan->tile = tigon_smaller(TIGON_LCE_TILE, (p->vocabulary + 15) / 16 * 16);
   const bool sums = tigon_present(&plan->dx) && plan->dx.kind != TIGON_F32 && p->vocabulary > plan->tile;
   int32_t *kept = tigon_lce_take_kept(arena, &p->loss);
   plan->rows = tigon_arena_take(arena, tokens * sizeof(tigon_lce_row));

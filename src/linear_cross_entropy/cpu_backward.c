@@ -5,10 +5,9 @@
  * dX is summed over tiles in rising order, in fp32, in dx itself or in the workspace; dW and dbias see all tokens at
  * once and are rounded once.
  */
+#include "base/integer.h"
 #include "base/pool.h"
 #include "linear_cross_entropy/cpu_logits.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 typedef struct backward_tile {
   const tigon_lce_backward_plan *plan;
@@ -100,7 +99,7 @@ static void differentiate_saved(void *context, int64_t chunk, int slot) {
 static void differentiate(backward_tile *tile) {
   const tigon_lce_problem *p = &tile->plan->problem;
   if (tile->column + tile->n <= p->saved_columns) {
-    tigon_parallel(p->threads, ceil_div(p->loss.kept_count, SAVED_ROWS), differentiate_saved, tile);
+    tigon_parallel(p->threads, tigon_ceil_div(p->loss.kept_count, SAVED_ROWS), differentiate_saved, tile);
     return;
   }
   tigon_gemm logits = tigon_lce_logits(p, 0, p->loss.kept_count, tile->column, tile->n);
@@ -198,7 +197,7 @@ static void run_tile(backward_tile *tile) {
   if (tigon_present(&plan->dweight)) products[count++] = dweight_product(tile, &store);
   if (tigon_present(&plan->dx)) products[count++] = dx_product(tile);
   if (count > 0 && p->width > 0) tigon_gemm_run(p->threads, products, count, p->scratch);
-  if (tigon_present(&plan->dbias)) tigon_parallel(p->threads, ceil_div(tile->n, BIAS_COLUMNS), sum_columns, tile);
+  if (tigon_present(&plan->dbias)) tigon_parallel(p->threads, tigon_ceil_div(tile->n, BIAS_COLUMNS), sum_columns, tile);
 }
 
 void TIGON_ISA_FN(tigon_lce_backward)(const tigon_lce_backward_plan *plan) {

@@ -5,10 +5,9 @@
  * finish.c merges the states of a row's splits. Splits depend on T and V alone, so a row's results
  * depend on no other row.
  */
+#include "base/integer.h"
 #include "base/pool.h"
 #include "linear_cross_entropy/cpu_logits.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 typedef struct forward_item {
   const tigon_lce_forward_plan *plan;
@@ -120,7 +119,7 @@ static void run_item(void *context, int64_t chunk, int slot) {
   const forward_run *run = context;
   const tigon_lce_forward_plan *plan = run->plan;
   const tigon_lce_problem *p = &plan->problem;
-  const int64_t kept = p->loss.kept_count, blocks = ceil_div(kept, run->block);
+  const int64_t kept = p->loss.kept_count, blocks = tigon_ceil_div(kept, run->block);
   const int64_t row = chunk % blocks * run->block, split = chunk / blocks;
   const int64_t column = split * plan->split_columns;
   const int64_t rows = kept - row < run->block ? kept - row : run->block;
@@ -137,12 +136,13 @@ static void run_item(void *context, int64_t chunk, int slot) {
 static int64_t choose_block(const tigon_lce_forward_plan *plan) {
   enum { ENOUGH = 32 };
   int64_t block = TIGON_GEMM_M;
-  while (block > TIGON_GEMM_M / 8 && ceil_div(plan->problem.loss.kept_count, block) * plan->splits < ENOUGH) block /= 2;
+  while (block > TIGON_GEMM_M / 8 && tigon_ceil_div(plan->problem.loss.kept_count, block) * plan->splits < ENOUGH)
+    block /= 2;
   return block;
 }
 
 void TIGON_ISA_FN(tigon_lce_forward)(const tigon_lce_forward_plan *plan) {
   const tigon_lce_problem *p = &plan->problem;
   forward_run run = {plan, choose_block(plan)};
-  tigon_parallel(p->threads, ceil_div(p->loss.kept_count, run.block) * plan->splits, run_item, &run);
+  tigon_parallel(p->threads, tigon_ceil_div(p->loss.kept_count, run.block) * plan->splits, run_item, &run);
 }

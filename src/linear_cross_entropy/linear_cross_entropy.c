@@ -3,13 +3,11 @@
 #include <math.h>
 
 #include "base/gemm.h"
+#include "base/integer.h"
 #include "base/status.h"
 #include "linear_cross_entropy/problem.h"
 
 static const char op[] = "tigon_linear_cross_entropy";
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 typedef struct forward_call {
   tigon_exec exec;
@@ -61,11 +59,12 @@ enum { SPLIT_ITEMS = 128 }; /* (row block, split) pairs that are enough for many
  * answer is a bound that only grows: splits <= SPLIT_ITEMS / blocks + 1 and T <= blocks * TIGON_GEMM_M. */
 static uint64_t plan_splits(tigon_lce_forward_plan *plan) {
   const int64_t tokens = plan->problem.loss.tokens, vocabulary = plan->problem.vocabulary;
-  const int64_t tiles = ceil_div(vocabulary, TIGON_GEMM_N), blocks = ceil_div(tokens, TIGON_GEMM_M);
+  const int64_t tiles = tigon_ceil_div(vocabulary, TIGON_GEMM_N), blocks = tigon_ceil_div(tokens, TIGON_GEMM_M);
   if (tiles == 0 || blocks == 0) return 0;
-  plan->split_columns = ceil_div(tiles, smaller(tiles, ceil_div(SPLIT_ITEMS, blocks))) * TIGON_GEMM_N;
-  plan->splits = ceil_div(vocabulary, plan->split_columns);
-  const int64_t states = smaller(tokens * smaller(tiles, SPLIT_ITEMS), (SPLIT_ITEMS + 1) * TIGON_GEMM_M + tokens);
+  plan->split_columns = tigon_ceil_div(tiles, tigon_smaller(tiles, tigon_ceil_div(SPLIT_ITEMS, blocks))) * TIGON_GEMM_N;
+  plan->splits = tigon_ceil_div(vocabulary, plan->split_columns);
+  const int64_t states =
+      tigon_smaller(tokens * tigon_smaller(tiles, SPLIT_ITEMS), (SPLIT_ITEMS + 1) * TIGON_GEMM_M + tokens);
   return (uint64_t)states * sizeof(tigon_lce_state);
 }
 

@@ -1,9 +1,8 @@
 #include "linear_cross_entropy/problem.h"
+#include "base/integer.h"
 
 #include <inttypes.h>
 #include <math.h>
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 tigon_view tigon_lce_check_vector(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned flags,
                                   int64_t tokens) {
@@ -41,7 +40,7 @@ static void check_vocabulary(tigon_checker *check, const tigon_lce_problem_args 
   p->vocab_begin = args->vocab_begin;
   p->loss.classes = args->vocab_size ? args->vocab_size : args->vocab_begin + rows;
   const int64_t left = p->loss.classes - args->vocab_begin;
-  p->vocabulary = left > 0 ? smaller(left, rows) : 0;
+  p->vocabulary = left > 0 ? tigon_smaller(left, rows) : 0;
 }
 
 void tigon_lce_check_problem(tigon_checker *check, const tigon_exec *exec, const tigon_lce_problem_args *args,
