@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -82,12 +83,15 @@ const char *bench_openblas(const bench *b, int64_t n, tigon_linear_args *args, d
   const char *type = find_type(b->threads, n);
   sgemm_function *sgemm = type ? load(type, b->threads) : NULL;
   if (!sgemm) return NULL;
+  /* its threads spin for a while after a product, which would slow ours */
+  const struct timespec settle = {.tv_nsec = 50 * 1000 * 1000};
   double tigon[PAIRS], openblas[PAIRS];
   for (int i = -1; i < PAIRS; i++) {
     const double start = bench_now();
     if (tigon_linear(&b->exec, args) != TIGON_OK) return NULL;
     tigon[i < 0 ? 0 : i] = bench_now() - start;
     openblas[i < 0 ? 0 : i] = seconds_of(sgemm, n, args->x->data, args->weight->data, args->y->data);
+    nanosleep(&settle, NULL);
   }
   *ours = bench_median(tigon, PAIRS);
   *theirs = bench_median(openblas, PAIRS);
