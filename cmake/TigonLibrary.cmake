@@ -1,9 +1,15 @@
 # libtigon.so and libtigon.a, from sources that are compiled once (core) and sources that are compiled once for each
 # instruction set with -DTIGON_ISA=<name> (src/*/cpu*.c and the GEMM micro-kernels).
 file(GLOB _core CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/*.c)
+list(FILTER _core EXCLUDE REGEX "/src/ffi/") # a library of its own
 set(_isa ${_core})
 list(FILTER _isa INCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
 list(FILTER _core EXCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
+if(TIGON_CUDA)
+  list(APPEND _core ${TIGON_CUDA_IMAGES})
+else() # contexts know of CUDA only where it is
+  list(FILTER _core EXCLUDE REGEX "/(gpu/(driver|device|launch)|[a-z_]+/gpu)\\.c$")
+endif()
 
 set(_objects "")
 function(tigon_add_objects target)
@@ -15,6 +21,11 @@ endfunction()
 if(_core)
   tigon_add_objects(tigon_core ${_core})
   list(APPEND _objects $<TARGET_OBJECTS:tigon_core>)
+endif()
+if(TIGON_CUDA)
+  target_compile_definitions(tigon_core PRIVATE TIGON_HAVE_CUDA)
+  target_include_directories(tigon_core SYSTEM PRIVATE ${TIGON_CUDA_INCLUDE_DIR})
+  target_link_libraries(tigon_core PRIVATE ${CMAKE_DL_LIBS})
 endif()
 if(TIGON_AMX_OPTIONS)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/gemm_amx.c PROPERTIES COMPILE_OPTIONS "${TIGON_AMX_OPTIONS}")

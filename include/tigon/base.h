@@ -69,9 +69,27 @@ TIGON_API const char *tigon_cpu_isa(void);
 /* The number of threads that num_threads = 0 stands for: the processors this process may run on. */
 TIGON_API int32_t tigon_cpu_threads(void);
 
-/* A context owns what outlives a call. Create one a device; it may be shared by threads. */
+/* What is known of a device. */
+typedef struct tigon_device_info {
+  uint32_t size;                 /* sizeof(tigon_device_info), set by the caller */
+  int32_t driver_version;        /* CUDA: 1000 major + 10 minor of what the driver serves; CPU: 0 */
+  int32_t oldest_driver_version; /* CUDA: the oldest that runs this build's images */
+  int32_t compute_major, compute_minor;
+  int32_t multiprocessors;
+  char image[16]; /* which code runs there: "sm_90a", "sm_100f", "compute_80" (compiled by the driver), "" for none; on
+                   * the CPU tigon_cpu_isa() */
+  char name[128];
+} tigon_device_info;
+
+/* Opens the CUDA driver for a CUDA device. TIGON_UNSUPPORTED: this build has no code for devices of that type;
+ * TIGON_UNAVAILABLE: no driver, a driver that is too old, or no such device. */
+TIGON_API tigon_status tigon_device_query(DLDevice device, tigon_device_info *info);
+
+/* A context owns what outlives a call: the record of bad values. Create one a device, before a stream is captured; it may
+ * be shared by threads. Kernels and facts of devices are loaded at first use and kept by the process. */
 typedef struct tigon_context tigon_context;
 
+/* device: all zero or the CPU, or a CUDA device, whose record lies in pinned host memory. */
 TIGON_API tigon_status tigon_context_create(DLDevice device, tigon_context **context);
 /* NULL is allowed. No operation may still use the context. */
 TIGON_API void tigon_context_destroy(tigon_context *context);
@@ -86,17 +104,24 @@ typedef struct tigon_record {
   char argument[24]; /* "topk_ids" */
 } tigon_record;
 
-/* Copies the context's record. Returns its code, so TIGON_OK means that nothing was recorded. Thread-safe. */
+/* Copies the context's record. Returns its code, so TIGON_OK means that nothing was recorded. Thread-safe. What a GPU
+ * operation met is there once the caller has synchronised with its stream. */
 TIGON_API tigon_status tigon_check(tigon_context *context, tigon_record *record);
 /* Forgets the record, so that the next event is kept. */
 TIGON_API void tigon_clear(tigon_context *context);
 
 /* How and where an operation runs. NULL in place of a tigon_exec means all defaults: CPU, all threads, no workspace,
- * no record. */
+ * no record.
+ *
+ * On a CUDA device all tensors and the workspace lie in memory of that device. The operation runs on the stream in the
+ * stream's own context; on a default stream (NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD) in the thread's current context
+ * where that is on the device, else in the device's primary one. It may be captured into a graph, also as the first use of
+ * the library. Operations without a GPU kernel fail with TIGON_UNSUPPORTED, processes forked after the first use of CUDA
+ * with TIGON_UNAVAILABLE. */
 typedef struct tigon_exec {
   uint32_t size;            /* sizeof(tigon_exec) */
   int32_t num_threads;      /* CPU: 0 = tigon_cpu_threads() */
-  DLDevice device;          /* all zero = CPU */
+  DLDevice device;          /* all zero = CPU; kDLCUDA and its number */
   void *stream;             /* GPU stream; NULL on the CPU */
   void *workspace;          /* 64-byte aligned; contents are undefined before and after a call */
   uint64_t workspace_bytes; /* at least the _workspace query's answer for the same exec and args */

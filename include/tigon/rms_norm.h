@@ -6,6 +6,8 @@
  *     xhat = s * rstd
  *     out  = xhat * (offset + weight)
  *
+ * Runs on the CPU and on CUDA devices.
+ *
  * Rows are the leading dimensions: x is (M, H), or (T, N, H) for per-head views; H >= 1 is the last, contiguous
  * dimension. The other tensors of x's shape have its shape, each with its own strides and dtype.
  *

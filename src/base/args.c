@@ -24,7 +24,23 @@ tigon_status tigon_args_load(const char *op, const char *name, const void *from,
   return TIGON_OK;
 }
 
-tigon_status tigon_exec_load(const char *op, const tigon_exec *from, tigon_exec *to) {
+tigon_status tigon_device_check(const char *op, const char *name, DLDevice device, unsigned devices) {
+  if (device.device_type == kDLCPU) return TIGON_OK;
+  const char *why = "";
+  if (device.device_type == kDLCUDA) {
+#if defined(TIGON_HAVE_CUDA)
+    if (devices & TIGON_ON_CUDA) return TIGON_OK;
+    why = ": this operation has no GPU kernel";
+#else
+    (void)devices;
+    why = ": this library was built without a CUDA compiler";
+#endif
+  }
+  return tigon_fail(TIGON_UNSUPPORTED, op, name, "expected the CPU (%d), got device type %d%s", (int)kDLCPU,
+                    (int)device.device_type, why);
+}
+
+tigon_status tigon_exec_load(const char *op, const tigon_exec *from, unsigned devices, tigon_exec *to) {
   if (from) {
     const tigon_status status = tigon_args_load(op, "exec", from, to, sizeof *to);
     if (status != TIGON_OK) return status;
@@ -32,13 +48,12 @@ tigon_status tigon_exec_load(const char *op, const tigon_exec *from, tigon_exec 
     memset(to, 0, sizeof *to);
   }
   if (to->device.device_type == 0) to->device.device_type = kDLCPU;
-  if (to->device.device_type != kDLCPU)
-    return tigon_fail(TIGON_UNSUPPORTED, op, "exec.device", "expected the CPU (%d), got device type %d", (int)kDLCPU,
-                      (int)to->device.device_type);
+  const tigon_status status = tigon_device_check(op, "exec.device", to->device, devices);
+  if (status != TIGON_OK) return status;
   if (to->num_threads < 0 || to->num_threads > TIGON_MAX_THREADS)
     return tigon_fail(TIGON_INVALID_ARGUMENT, op, "exec.num_threads", "expected 0 to %d, got %" PRId32,
                       TIGON_MAX_THREADS, to->num_threads);
-  if (to->num_threads == 0) to->num_threads = tigon_cpu_threads();
+  if (to->num_threads == 0 && to->device.device_type == kDLCPU) to->num_threads = tigon_cpu_threads();
   return TIGON_OK;
 }
 

@@ -11,8 +11,15 @@
 /* Copies the caller's struct (its first member is uint32_t size) into one of `known` bytes, zero-filled. */
 tigon_status tigon_args_load(const char *op, const char *name, const void *from, void *to, size_t known);
 
-/* The same for tigon_exec; NULL gives the defaults. num_threads comes back resolved (>= 1), device as the CPU. */
-tigon_status tigon_exec_load(const char *op, const tigon_exec *from, tigon_exec *to);
+/* Devices that an operation runs on. */
+enum { TIGON_ON_CPU = 1, TIGON_ON_CUDA = 2 };
+
+/* Fails with TIGON_UNSUPPORTED unless the device is of a kind in `devices` that this build has. */
+tigon_status tigon_device_check(const char *op, const char *name, DLDevice device, unsigned devices);
+
+/* tigon_args_load for tigon_exec; NULL gives the defaults. device comes back as one of `devices`, which all operations run on
+ * the CPU; there num_threads comes back resolved (>= 1). */
+tigon_status tigon_exec_load(const char *op, const tigon_exec *from, unsigned devices, tigon_exec *to);
 
 /* Carves blocks out of a workspace, or only counts them where base is NULL (queries). Blocks are 256-byte aligned
  * relative to the base. */

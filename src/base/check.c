@@ -114,13 +114,24 @@ static bool check_shape(tigon_checker *check, const char *name, const DLTensor *
   return within < 0;
 }
 
-static bool check_data(tigon_checker *check, const char *name, const DLTensor *tensor, tigon_view *view) {
-  if (tensor->device.device_type != kDLCPU) {
+static bool check_device(tigon_checker *check, const char *name, DLDevice device) {
+  const bool cuda = check->device.device_type == kDLCUDA;
+  if (device.device_type == (cuda ? kDLCUDA : kDLCPU) && (!cuda || device.device_id == check->device.device_id))
+    return true;
+  if (cuda)
+    check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                               "expected a tensor on CUDA device %d (device type %d, as in exec.device), got device "
+                               "%d of type %d",
+                               check->device.device_id, (int)kDLCUDA, device.device_id, (int)device.device_type);
+  else
     check->status =
         tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected a CPU tensor (device type %d), got %d",
-                   (int)kDLCPU, (int)tensor->device.device_type);
-    return false;
-  }
+                   (int)kDLCPU, (int)device.device_type);
+  return false;
+}
+
+static bool check_data(tigon_checker *check, const char *name, const DLTensor *tensor, tigon_view *view) {
+  if (!check_device(check, name, tensor->device)) return false;
   if (check->query) return true;
   if (tigon_elements(view) == 0) { /* may have data NULL, on which no address may be formed */
     static int64_t nothing;

@@ -18,7 +18,8 @@
 
 typedef struct tigon_checker {
   const char *op;
-  bool query; /* a size query: data pointers are not looked at */
+  bool query;      /* a size query: data pointers are not looked at */
+  DLDevice device; /* of all tensors; all zero: the CPU */
   tigon_status status;
 } tigon_checker;
 

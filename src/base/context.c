@@ -1,36 +1,8 @@
 #include "base/context.h"
 
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
-
-struct tigon_context {
-  pthread_mutex_t lock; /* guards record */
-  tigon_record record;
-};
-
-tigon_status tigon_context_create(DLDevice device, tigon_context **context) {
-  if (!context)
-    return tigon_fail(TIGON_INVALID_ARGUMENT, "tigon_context_create", "context", "expected a pointer, got NULL");
-  *context = NULL;
-  if (device.device_type != 0 && device.device_type != kDLCPU)
-    return tigon_fail(TIGON_UNSUPPORTED, "tigon_context_create", "device", "expected the CPU (%d), got device type %d",
-                      (int)kDLCPU, (int)device.device_type);
-  tigon_context *made = calloc(1, sizeof *made);
-  if (!made)
-    return tigon_fail(TIGON_OUT_OF_MEMORY, "tigon_context_create", "context", "no memory for %zu bytes", sizeof *made);
-  pthread_mutex_init(&made->lock, NULL);
-  *context = made;
-  return TIGON_OK;
-}
-
-void tigon_context_destroy(tigon_context *context) {
-  if (!context) return;
-  pthread_mutex_destroy(&context->lock);
-  free(context);
-}
 
 static void copy_text(char *to, size_t size, const char *from) {
   size_t length = strlen(from);
@@ -43,7 +15,7 @@ void tigon_context_note(tigon_context *context, tigon_status code, const char *o
                         int64_t value) {
   if (!context) return;
   pthread_mutex_lock(&context->lock);
-  tigon_record *record = &context->record;
+  tigon_record *record = context->record;
   if (record->code == TIGON_OK) {
     record->code = code;
     record->pe = 0;
@@ -60,7 +32,7 @@ tigon_status tigon_check(tigon_context *context, tigon_record *record) {
     return tigon_fail(TIGON_INVALID_ARGUMENT, "tigon_check", context ? "record" : "context",
                       "expected a pointer, got NULL");
   pthread_mutex_lock(&context->lock);
-  *record = context->record;
+  *record = *context->record;
   pthread_mutex_unlock(&context->lock);
   return record->code;
 }
@@ -68,6 +40,6 @@ tigon_status tigon_check(tigon_context *context, tigon_record *record) {
 void tigon_clear(tigon_context *context) {
   if (!context) return;
   pthread_mutex_lock(&context->lock);
-  memset(&context->record, 0, sizeof context->record);
+  memset(context->record, 0, sizeof *context->record);
   pthread_mutex_unlock(&context->lock);
 }

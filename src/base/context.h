@@ -1,8 +1,17 @@
-/* The context's error record, as operations see it. */
+/* A context's inside, and the way an operation on the CPU records a bad value. src/gpu/context.c makes contexts. */
 #ifndef TIGON_BASE_CONTEXT_H
 #define TIGON_BASE_CONTEXT_H
 
+#include <pthread.h>
+
 #include "tigon/base.h"
+
+struct tigon_context {
+  pthread_mutex_t lock;   /* guards record against the CPU's threads */
+  tigon_record *record;   /* own, or pinned memory that kernels write to as well */
+  tigon_record own;
+  DLDevice device;
+};
 
 /* Keeps the event unless the context (NULL is allowed) has one already. Thread-safe. Where several threads of one call
  * may meet bad values, the caller finds the lowest index first, so that the record does not depend on timing. */

@@ -15,7 +15,7 @@ static void choose_rows(decode *d) {
 static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attention_decode_args *args, bool query,
                             tigon_exec *e, decode *d) {
   tigon_lightning_attention_decode_args a;
-  tigon_status status = tigon_exec_load(op, exec, e);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, e);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", args, &a, sizeof a);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

@@ -69,7 +69,7 @@ static void check_checkpoints(tigon_checker *check, plan *f, const tigon_lightni
 static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attention_args *args, bool query, plan *f) {
   tigon_lightning_attention_args a;
   tigon_exec e;
-  tigon_status status = tigon_exec_load(op, exec, &e);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, &e);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", args, &a, sizeof a);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

@@ -8,7 +8,7 @@ static const char op[] = "tigon_lightning_attention_merge";
 static tigon_status prepare(const tigon_exec *exec, const tigon_lightning_attention_merge_args *args, bool query,
                             tigon_exec *e, merge *m) {
   tigon_lightning_attention_merge_args a;
-  tigon_status status = tigon_exec_load(op, exec, e);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, e);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", args, &a, sizeof a);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

@@ -37,7 +37,7 @@ static tigon_status prepare_forward(const char *op, const tigon_exec *exec_in, c
   tigon_linear_args args;
   tigon_exec exec;
   tigon_status status = tigon_args_load(op, "args", args_in, &args, sizeof args);
-  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, &exec);
+  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, TIGON_ON_CPU, &exec);
   if (status != TIGON_OK) return status;
 
   tigon_checker check = {.op = op, .query = query};
@@ -139,7 +139,7 @@ static tigon_status prepare_backward(const char *op, const tigon_exec *exec_in,
   tigon_linear_backward_args args;
   tigon_exec exec;
   tigon_status status = tigon_args_load(op, "args", args_in, &args, sizeof args);
-  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, &exec);
+  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, TIGON_ON_CPU, &exec);
   if (status != TIGON_OK) return status;
   *plan = (backward_plan){
       .threads = exec.num_threads, .accumulate_dx = args.accumulate_dx, .accumulate_dweight = args.accumulate_dweight};

@@ -31,7 +31,7 @@ static tigon_status prepare(const tigon_exec *exec, tigon_exec *settings,
                             const tigon_linear_cross_entropy_backward_args *from, bool query,
                             tigon_lce_backward_plan *plan) {
   tigon_linear_cross_entropy_backward_args args;
-  tigon_status status = tigon_exec_load(op, exec, settings);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, settings);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

@@ -28,7 +28,7 @@ static void check_whole(tigon_checker *check, const tigon_lce_problem *p, const 
 static tigon_status prepare(const tigon_exec *exec, const tigon_linear_cross_entropy_args *from, bool query,
                             forward_call *call) {
   tigon_linear_cross_entropy_args args;
-  tigon_status status = tigon_exec_load(op, exec, &call->exec);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, &call->exec);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

@@ -15,7 +15,7 @@ typedef struct merge_call {
 static tigon_status prepare(const tigon_exec *exec, const tigon_linear_cross_entropy_merge_args *from, bool query,
                             merge_call *call) {
   tigon_linear_cross_entropy_merge_args args;
-  tigon_status status = tigon_exec_load(op, exec, &call->exec);
+  tigon_status status = tigon_exec_load(op, exec, TIGON_ON_CPU, &call->exec);
   if (status == TIGON_OK) status = tigon_args_load(op, "args", from, &args, sizeof args);
   if (status != TIGON_OK) return status;
   tigon_checker check = {.op = op, .query = query};

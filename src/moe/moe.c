@@ -178,7 +178,7 @@ static uint64_t take_forward(const forward *f, char *workspace, tigon_moe_blocks
 }
 
 static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args *args, bool query, forward *f) {
-  tigon_status status = tigon_exec_load(forward_op, exec, &f->exec);
+  tigon_status status = tigon_exec_load(forward_op, exec, TIGON_ON_CPU, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(forward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_args *a = &f->args;
@@ -328,7 +328,7 @@ static void check_backward_apart(tigon_checker *check, const backward *f) {
 
 static tigon_status prepare_backward(const tigon_exec *exec, const tigon_moe_backward_args *args, bool query,
                                      backward *f) {
-  tigon_status status = tigon_exec_load(backward_op, exec, &f->exec);
+  tigon_status status = tigon_exec_load(backward_op, exec, TIGON_ON_CPU, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(backward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_backward_args *a = &f->args;

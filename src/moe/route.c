@@ -93,7 +93,7 @@ static uint64_t take_route(char *workspace, tigon_moe_router *r) {
 }
 
 static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_args *args, bool query, route *f) {
-  tigon_status status = tigon_exec_load(route_op, exec, &f->exec);
+  tigon_status status = tigon_exec_load(route_op, exec, TIGON_ON_CPU, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(route_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_route_args *a = &f->args;
@@ -196,7 +196,7 @@ static uint64_t take_route_backward(char *workspace, tigon_moe_router *r) {
 
 static tigon_status prepare_route_backward(const tigon_exec *exec, const tigon_moe_route_backward_args *args,
                                            bool query, route_backward *f) {
-  tigon_status status = tigon_exec_load(route_backward_op, exec, &f->exec);
+  tigon_status status = tigon_exec_load(route_backward_op, exec, TIGON_ON_CPU, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(route_backward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_route_backward_args *a = &f->args;

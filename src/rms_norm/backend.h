@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/isa.h"
+#include "tigon/base.h"
 
 /* The rows of one tensor. Row r stands at data + r / heads * outer_bytes + r % heads * head_bytes. NULL data: absent, or
  * without elements. */
@@ -33,7 +34,8 @@ typedef struct rms_norm_backward {
   int threads;
   rms_norm_shape shape;
   rms_norm_tensor dy, d_sum, x, weight, rstd, dx, d_residual, d_weight; /* d_sum = d_residual_out */
-  tigon_kind xhat_kind;                                                 /* what d_weight's xhat is rounded to */
+  bool has_dy, has_d_sum, has_dx, has_d_residual; /* also in queries, where data are NULL */
+  tigon_kind xhat_kind;                           /* what d_weight's xhat is rounded to */
   bool accumulate_d_weight;
   float offset;
   int64_t chunks;  /* contiguous ranges of rows */
@@ -42,5 +44,12 @@ typedef struct rms_norm_backward {
 
 TIGON_ISA_DECLARE(void, tigon_rms_norm_forward, (const rms_norm_forward *forward));
 TIGON_ISA_DECLARE(void, tigon_rms_norm_backward, (const rms_norm_backward *backward));
+
+/* src/rms_norm/gpu.c, in builds with CUDA. */
+tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, const rms_norm_forward *forward);
+tigon_status tigon_rms_norm_gpu_backward(const char *op, const tigon_exec *exec, const rms_norm_backward *backward);
+/* Rows of partials for that device, enough for each kernel that backward may run. */
+tigon_status tigon_rms_norm_gpu_chunks(const char *op, DLDevice device, const rms_norm_backward *backward,
+                                       int64_t *chunks);
 
 #endif

@@ -1,4 +1,4 @@
-/* RMSNorm: checks arguments, answers workspace queries, hands the work to the CPU backend. */
+/* RMSNorm: checks arguments, answers workspace queries, hands the work to the backend of the device. */
 #include "tigon/rms_norm.h"
 
 #include <math.h>
@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/integer.h"
 #include "base/isa.h"
+#include "base/status.h"
 #include "rms_norm/backend.h"
 
 /* x's leading dimensions, for the tensors that share them. */
@@ -77,14 +78,13 @@ static void check_forward_aliases(tigon_checker *check, const tigon_view *x, con
 }
 
 static tigon_status prepare_forward(const char *op, const tigon_exec *exec_in, const tigon_rms_norm_args *args_in,
-                                    bool query, rms_norm_forward *forward) {
+                                    bool query, tigon_exec *exec, rms_norm_forward *forward) {
   tigon_rms_norm_args args;
-  tigon_exec exec;
   tigon_status status = tigon_args_load(op, "args", args_in, &args, sizeof args);
-  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, &exec);
+  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, TIGON_ON_CPU | TIGON_ON_CUDA, exec);
   if (status != TIGON_OK) return status;
 
-  tigon_checker check = {.op = op, .query = query};
+  tigon_checker check = {.op = op, .query = query, .device = exec->device};
   row_shape rows;
   rms_norm_shape shape;
   check_options(&check, args.casting, args.offset);
@@ -103,7 +103,7 @@ static tigon_status prepare_forward(const char *op, const tigon_exec *exec_in, c
   if (check.status != TIGON_OK) return check.status;
 
   const int leading = rows.ndim - 1;
-  *forward = (rms_norm_forward){.threads = exec.num_threads,
+  *forward = (rms_norm_forward){.threads = exec->num_threads,
                                 .shape = shape,
                                 .x = tensor_of(&x, leading),
                                 .residual = tensor_of(&residual, leading),
@@ -118,17 +118,23 @@ static tigon_status prepare_forward(const char *op, const tigon_exec *exec_in, c
 }
 
 tigon_status tigon_rms_norm(const tigon_exec *exec, const tigon_rms_norm_args *args) {
+  const char *op = "tigon_rms_norm";
   rms_norm_forward forward;
-  const tigon_status status = prepare_forward("tigon_rms_norm", exec, args, false, &forward);
+  tigon_exec loaded;
+  const tigon_status status = prepare_forward(op, exec, args, false, &loaded, &forward);
   if (status != TIGON_OK) return status;
+#if defined(TIGON_HAVE_CUDA)
+  if (loaded.device.device_type == kDLCUDA) return tigon_rms_norm_gpu_forward(op, &loaded, &forward);
+#endif
   TIGON_ISA_CALL(tigon_rms_norm_forward, &forward);
   return TIGON_OK;
 }
 
 tigon_status tigon_rms_norm_workspace(const tigon_exec *exec, const tigon_rms_norm_args *args, uint64_t *bytes) {
-  rms_norm_forward forward;
   const char *op = "tigon_rms_norm";
-  const tigon_status status = prepare_forward(op, exec, args, true, &forward);
+  rms_norm_forward forward;
+  tigon_exec loaded;
+  const tigon_status status = prepare_forward(op, exec, args, true, &loaded, &forward);
   return status == TIGON_OK ? tigon_workspace_answer(op, 0, bytes) : status;
 }
 
@@ -185,36 +191,46 @@ static backward_views check_backward(tigon_checker *check, const tigon_rms_norm_
   return v;
 }
 
+static tigon_status choose_chunks(const char *op, const tigon_exec *exec, rms_norm_backward *backward) {
+#if defined(TIGON_HAVE_CUDA)
+  if (exec->device.device_type == kDLCUDA)
+    return tigon_rms_norm_gpu_chunks(op, exec->device, backward, &backward->chunks);
+#else
+  (void)op, (void)exec;
+#endif
+  backward->chunks = backward_chunks(backward->shape.rows);
+  return TIGON_OK;
+}
+
+/* The workspace: one row of d_weight for each chunk. */
+static tigon_status take_partials(const char *op, const tigon_exec *exec, bool query, rms_norm_backward *backward,
+                                  uint64_t *bytes) {
+  uint64_t partial_bytes;
+  if (__builtin_mul_overflow((uint64_t)backward->chunks * sizeof(float), (uint64_t)backward->shape.width, &partial_bytes))
+    return tigon_fail(TIGON_INVALID_ARGUMENT, op, "x", "expected a workspace below 2^64 bytes");
+  tigon_arena arena = {.base = query ? NULL : exec->workspace};
+  backward->partials = tigon_arena_take(&arena, partial_bytes);
+  *bytes = arena.used;
+  return query ? TIGON_OK : tigon_workspace_check(op, exec, arena.used);
+}
+
 static tigon_status prepare_backward(const char *op, const tigon_exec *exec_in,
-                                     const tigon_rms_norm_backward_args *args_in, bool query,
+                                     const tigon_rms_norm_backward_args *args_in, bool query, tigon_exec *exec,
                                      rms_norm_backward *backward, uint64_t *bytes) {
   tigon_rms_norm_backward_args args;
-  tigon_exec exec;
   tigon_status status = tigon_args_load(op, "args", args_in, &args, sizeof args);
-  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, &exec);
+  if (status == TIGON_OK) status = tigon_exec_load(op, exec_in, TIGON_ON_CPU | TIGON_ON_CUDA, exec);
   if (status != TIGON_OK) return status;
 
-  tigon_checker check = {.op = op, .query = query};
+  tigon_checker check = {.op = op, .query = query, .device = exec->device};
   row_shape rows;
   rms_norm_shape shape;
   const backward_views v = check_backward(&check, &args, &rows, &shape);
   const tigon_kind x_kind = check_x_dtype(&check, args.x_dtype, v.x.kind);
   if (check.status != TIGON_OK) return check.status;
 
-  const int64_t chunks = backward_chunks(shape.rows);
-  const bool sums_weight = tigon_present(&v.d_weight) && tigon_present(&v.dy);
-  uint64_t partial_bytes = 0;
-  if (sums_weight && __builtin_mul_overflow((uint64_t)chunks * sizeof(float), (uint64_t)shape.width, &partial_bytes))
-    tigon_check_that(&check, false, "x", "expected a workspace below 2^64 bytes");
-  if (check.status != TIGON_OK) return check.status;
-  tigon_arena arena = {.base = query ? NULL : exec.workspace};
-  float *partials = tigon_arena_take(&arena, partial_bytes);
-  *bytes = arena.used;
-  if (!query) status = tigon_workspace_check(op, &exec, arena.used);
-  if (status != TIGON_OK) return status;
-
   const int leading = rows.ndim - 1;
-  *backward = (rms_norm_backward){.threads = exec.num_threads,
+  *backward = (rms_norm_backward){.threads = exec->num_threads,
                                   .shape = shape,
                                   .dy = tensor_of(&v.dy, leading),
                                   .d_sum = tensor_of(&v.d_sum, leading),
@@ -224,28 +240,39 @@ static tigon_status prepare_backward(const char *op, const tigon_exec *exec_in,
                                   .dx = tensor_of(&v.dx, leading),
                                   .d_residual = tensor_of(&v.d_residual, leading),
                                   .d_weight = tensor_of(&v.d_weight, 0),
+                                  .has_dy = tigon_present(&v.dy),
+                                  .has_d_sum = tigon_present(&v.d_sum),
+                                  .has_dx = tigon_present(&v.dx),
+                                  .has_d_residual = tigon_present(&v.d_residual),
                                   .xhat_kind = args.casting == TIGON_CASTING_LLAMA ? x_kind : TIGON_F32,
                                   .accumulate_d_weight = args.accumulate_d_weight,
-                                  .offset = args.offset,
-                                  .chunks = chunks,
-                                  .partials = partials};
-  return TIGON_OK;
+                                  .offset = args.offset};
+  *bytes = 0;
+  status = choose_chunks(op, exec, backward);
+  if (status != TIGON_OK || !tigon_present(&v.d_weight) || !backward->has_dy) return status;
+  return take_partials(op, exec, query, backward, bytes);
 }
 
 tigon_status tigon_rms_norm_backward(const tigon_exec *exec, const tigon_rms_norm_backward_args *args) {
+  const char *op = "tigon_rms_norm_backward";
   rms_norm_backward backward;
+  tigon_exec loaded;
   uint64_t bytes;
-  const tigon_status status = prepare_backward("tigon_rms_norm_backward", exec, args, false, &backward, &bytes);
+  const tigon_status status = prepare_backward(op, exec, args, false, &loaded, &backward, &bytes);
   if (status != TIGON_OK) return status;
+#if defined(TIGON_HAVE_CUDA)
+  if (loaded.device.device_type == kDLCUDA) return tigon_rms_norm_gpu_backward(op, &loaded, &backward);
+#endif
   TIGON_ISA_CALL(tigon_rms_norm_backward, &backward);
   return TIGON_OK;
 }
 
 tigon_status tigon_rms_norm_backward_workspace(const tigon_exec *exec, const tigon_rms_norm_backward_args *args,
                                                uint64_t *bytes) {
-  rms_norm_backward backward;
-  uint64_t used;
   const char *op = "tigon_rms_norm_backward";
-  const tigon_status status = prepare_backward(op, exec, args, true, &backward, &used);
+  rms_norm_backward backward;
+  tigon_exec loaded;
+  uint64_t used;
+  const tigon_status status = prepare_backward(op, exec, args, true, &loaded, &backward, &used);
   return status == TIGON_OK ? tigon_workspace_answer(op, used, bytes) : status;
 }

@@ -47,23 +47,23 @@ static void test_older_and_newer_structs(void **state) {
 static void test_exec(void **state) {
   (void)state;
   tigon_exec exec;
-  assert_int_equal(tigon_exec_load("op", NULL, &exec), TIGON_OK);
+  assert_int_equal(tigon_exec_load("op", NULL, TIGON_ON_CPU, &exec), TIGON_OK);
   assert_int_equal(exec.num_threads, tigon_cpu_threads());
   assert_int_equal(exec.device.device_type, kDLCPU);
   assert_null(exec.workspace);
   tigon_exec from = {.size = sizeof from, .num_threads = 3, .workspace = &exec, .workspace_bytes = 9};
-  assert_int_equal(tigon_exec_load("op", &from, &exec), TIGON_OK);
+  assert_int_equal(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_OK);
   assert_true(exec.num_threads == 3 && exec.workspace_bytes == 9 && exec.workspace == from.workspace);
   from.num_threads = -1;
-  test_expect_status(tigon_exec_load("op", &from, &exec), TIGON_INVALID_ARGUMENT,
+  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_INVALID_ARGUMENT,
                      "op: exec.num_threads: expected 0 to 1024, got -1");
   from.num_threads = TIGON_MAX_THREADS + 1;
-  test_expect_status(tigon_exec_load("op", &from, &exec), TIGON_INVALID_ARGUMENT, "got 1025");
+  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_INVALID_ARGUMENT, "got 1025");
   from.num_threads = 0;
   from.device.device_type = kDLCUDA;
-  test_expect_status(tigon_exec_load("op", &from, &exec), TIGON_UNSUPPORTED, "op: exec.device: expected the CPU");
+  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_UNSUPPORTED, "op: exec.device: expected the CPU");
   from.size = 0;
-  test_expect_status(tigon_exec_load("op", &from, &exec), TIGON_INVALID_ARGUMENT, "op: exec: ");
+  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_INVALID_ARGUMENT, "op: exec: ");
 }
 
 static void test_arena(void **state) {

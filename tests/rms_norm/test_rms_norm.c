@@ -137,6 +137,27 @@ static void test_case_table(void **state) {
     }
 }
 
+/* Widths and rows of all sizes, with any options and kinds; half of the widths are whole vectors. */
+static void test_random_shapes(void **state) {
+  (void)state;
+  enum { SHAPES = 200, MOST_ELEMENTS = 1 << 17 };
+  test_rng rng = {2026};
+  for (int i = 0; i < SHAPES; i++) {
+    const int64_t size = test_random_range(&rng, 0, 16);
+    int64_t width = test_random_range(&rng, 1, (int64_t)1 << size);
+    if (i % 2 == 0) width = (width + 7) / 8 * 8;
+    const int64_t heads = i % 5 == 0 ? test_random_range(&rng, 1, 5) : 0;
+    const int64_t most = MOST_ELEMENTS / width / (heads ? heads : 1);
+    const rms_shape shape = {test_random_range(&rng, 1, most < 1 ? 1 : most > 700 ? 700 : most), heads, width};
+    const rms_options options = rms_option_sets[test_random_range(&rng, 0, COUNT(rms_option_sets) - 1)];
+    const bool plain = test_random_range(&rng, 0, 1);
+    run_case(shape, options,
+             plain ? rms_plain_mix((int)test_random_range(&rng, 0, RMS_PLAIN_MIXES - 1))
+                   : rms_mix((int)test_random_range(&rng, 0, RMS_MIXES - 1)),
+             (uint64_t)i + 9000);
+  }
+}
+
 static void test_every_mix_of_dtypes(void **state) {
   (void)state;
   const rms_shape shape = {17, 0, 83};
@@ -214,6 +235,7 @@ static void test_bad_values_stay_in_their_rows(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_case_table),
+      cmocka_unit_test(test_random_shapes),
       cmocka_unit_test(test_every_mix_of_dtypes),
       cmocka_unit_test(test_large_and_long_rows),
       cmocka_unit_test(test_zero_rows),

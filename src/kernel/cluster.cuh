@@ -1,0 +1,49 @@
+/* Thread block clusters: ranks, barriers, and stores into another block's shared memory. Before sm_90 a cluster is one
+ * block. */
+#ifndef TIGON_KERNEL_CLUSTER_CUH
+#define TIGON_KERNEL_CLUSTER_CUH
+
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t cluster_size() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t n;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+#else
+  return 1;
+#endif
+}
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+/* Every thread of every block arrives; what was stored before it, remotely too, is seen after it. */
+__device__ __forceinline__ void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+/* Stores to the place of `shared` in the block of that rank. */
+__device__ __forceinline__ void cluster_store(float *shared, uint32_t rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#else
+  *shared = value;
+#endif
+}
+
+#endif

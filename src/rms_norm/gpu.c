@@ -1,0 +1,274 @@
+/* RMSNorm on CUDA devices: chooses kernels and the shape of their grids. */
+#include "base/integer.h"
+#include "gpu/launch.h"
+#include "rms_norm/backend.h"
+#include "rms_norm/kernels/params.h"
+
+TIGON_IMAGE(rms_norm_forward)
+TIGON_IMAGE(rms_norm_backward)
+
+enum { SETS = 4, SIZES = 3 };
+enum { SET_BF16, SET_F16, SET_F32, SET_MIXED };
+
+#define FORWARD(name)  TIGON_KERNEL(rms_norm_forward, "rms_norm_forward_" name)
+#define BACKWARD(name) TIGON_KERNEL(rms_norm_backward, "rms_norm_backward_" name)
+static tigon_kernel forward_any = FORWARD("any"), backward_any = BACKWARD("any");
+static tigon_kernel d_weight_kernel = TIGON_KERNEL(rms_norm_backward, "rms_norm_d_weight");
+static tigon_kernel forward_kernels[SETS][SIZES] = {
+    {FORWARD("bf16_1"), FORWARD("bf16_2"), FORWARD("bf16_4")},
+    {FORWARD("f16_1"), FORWARD("f16_2"), FORWARD("f16_4")},
+    {FORWARD("f32_2"), FORWARD("f32_4"), FORWARD("f32_8")},
+    {FORWARD("mixed_2"), FORWARD("mixed_4"), FORWARD("mixed_8")},
+};
+static tigon_kernel backward_kernels[SETS][SIZES] = {
+    {BACKWARD("bf16_1"), BACKWARD("bf16_2"), BACKWARD("bf16_4")},
+    {BACKWARD("f16_1"), BACKWARD("f16_2"), BACKWARD("f16_4")},
+    {BACKWARD("f32_2"), BACKWARD("f32_4"), BACKWARD("f32_8")},
+    {BACKWARD("mixed_2"), BACKWARD("mixed_4")},
+};
+
+/* By elements a thread (8, 16, 32): the most threads of a block, and how many backward keeps on a multiprocessor, which
+ * the kernels' registers allow. */
+static const int forward_threads[SIZES] = {512, 512, 512};
+static const int backward_threads[SIZES] = {512, 256, 512}, backward_resident[SIZES] = {1024, 768, 512};
+
+enum {
+  FORWARD_GROUP = 128,  /* threads that share a row, where the elements of a thread can be chosen so */
+  BACKWARD_GROUP = 256, /* more: its blocks stay, and there are fewer of them */
+  FEWEST_THREADS = 128, /* narrow rows share a block up to this */
+  ANY_THREADS = 512,    /* of a block of the kernels that take any row */
+  ANY_BLOCKS = 2,       /* of them on a multiprocessor */
+  ANY_PARTIALS = 1 << 24, /* floats of partial d_weight that those kernels may spread over */
+  SLOT_BYTES = 16,
+  MOST_ROWS = 1 << 30,
+  BLOCK_SHARED = 1536 /* shared memory of a block beside the ring: its sums, and what the system keeps */
+};
+
+/* How the threads of a launch stand on the rows. */
+typedef struct plan {
+  tigon_kernel *kernel;
+  int group, side_by_side, cluster, shared_bytes;
+  int64_t clusters;
+} plan;
+
+typedef struct row_tensors {
+  const rms_norm_tensor *tensor[8];
+  int count;
+} row_tensors;
+
+static void add(row_tensors *all, const rms_norm_tensor *tensor, bool present) {
+  if (present) all->tensor[all->count++] = tensor;
+}
+
+/* The kind of all of them, or SET_MIXED. The kernels of one kind round xhat to it or not at all. */
+static int set_of(const row_tensors *all, tigon_kind xhat) {
+  const tigon_kind kind = all->tensor[0]->kind;
+  if (xhat != kind && xhat != TIGON_F32) return SET_MIXED;
+  for (int i = 1; i < all->count; i++)
+    if (all->tensor[i]->kind != kind) return SET_MIXED;
+  return kind == TIGON_BF16 ? SET_BF16 : kind == TIGON_F16 ? SET_F16 : SET_F32;
+}
+
+static bool aligned(const rms_norm_tensor *tensor, int64_t elements) {
+  const int64_t bytes = elements * tigon_kind_bytes(tensor->kind), to = bytes < 16 ? bytes : 16;
+  return (uintptr_t)tensor->data % (uintptr_t)to == 0 && tensor->outer_bytes % to == 0 && tensor->head_bytes % to == 0;
+}
+
+/* Whether the kernels that take vectors can take these: they count rows in 32 bits. */
+static bool all_aligned(const row_tensors *all, const rms_norm_tensor *weight, const rms_norm_shape *shape, int elements) {
+  bool good = shape->width % elements == 0 && shape->rows < MOST_ROWS && aligned(weight, elements);
+  for (int i = 0; i < all->count; i++) good = good && aligned(all->tensor[i], elements);
+  return good;
+}
+
+static int round_group(int64_t threads) {
+  int group = 1;
+  if (threads > 32) return (int)tigon_round_up(threads, 32);
+  while (group < threads) group *= 2;
+  return group;
+}
+
+/* Spreads rows of `vectors` over threads; false where the widest cluster is too narrow. ring: slots of shared memory for
+ * each vector. */
+static bool spread(const tigon_device_facts *device, int64_t vectors, int set, int size, int most_threads, int ring,
+                   plan *p) {
+  const int per_thread = (set == SET_BF16 || set == SET_F16 ? 1 : 2) << size;
+  const int most_cluster = device->major >= 9 ? 16 : 1;
+  for (p->cluster = 1; p->cluster <= most_cluster; p->cluster *= 2) {
+    const int64_t group = tigon_ceil_div(vectors, (int64_t)per_thread * p->cluster);
+    if (group > most_threads) continue;
+    p->group = round_group(group);
+    p->side_by_side = p->cluster == 1 && p->group < FEWEST_THREADS ? FEWEST_THREADS / p->group : 1;
+    p->shared_bytes = ring * per_thread * p->group * p->side_by_side * SLOT_BYTES;
+    if (p->shared_bytes + BLOCK_SHARED <= device->shared_bytes) return true;
+  }
+  return false;
+}
+
+/* The fewest elements a thread with which a row takes `group` threads or fewer; the most where none does. */
+static int size_for(int64_t vectors, int set, int group, int sizes) {
+  int size = 0;
+  const int first = set == SET_BF16 || set == SET_F16 ? 1 : 2;
+  while (size < sizes - 1 && tigon_ceil_div(vectors, (int64_t)first << size) > group) size++;
+  return size;
+}
+
+static int elements_of(int set) { return set == SET_BF16 || set == SET_F16 ? 8 : 4; }
+
+static plan plan_forward(const tigon_device_facts *device, const rms_norm_forward *f) {
+  row_tensors all = {0};
+  add(&all, &f->x, true);
+  add(&all, &f->residual, f->sum.data);
+  add(&all, &f->sum, f->sum.data);
+  add(&all, &f->out, true);
+  const int set = set_of(&all, f->xhat_kind), elements = elements_of(set);
+  const int64_t width = f->shape.width, vectors = width / elements;
+  plan p = {0};
+  if (all_aligned(&all, &f->weight, &f->shape, elements)) {
+    const int size = size_for(vectors, set, FORWARD_GROUP, SIZES);
+    p.kernel = &forward_kernels[set][size];
+    if (spread(device, vectors, set, size, forward_threads[size], 0, &p)) {
+      p.clusters = tigon_ceil_div(f->shape.rows, p.side_by_side);
+      return p;
+    }
+  }
+  return (plan){.kernel = &forward_any,
+                .group = width < ANY_THREADS ? round_group(width < 32 ? 32 : width) : ANY_THREADS,
+                .side_by_side = 1,
+                .cluster = 1,
+                .clusters = f->shape.rows};
+}
+
+static plan plan_backward_any(const tigon_device_facts *device, const rms_norm_backward *b) {
+  const int64_t width = b->shape.width, most = ANY_BLOCKS * device->multiprocessors;
+  const int64_t fitting = width < ANY_PARTIALS ? ANY_PARTIALS / width : 1;
+  return (plan){.kernel = &backward_any,
+                .group = width < ANY_THREADS ? round_group(width < 32 ? 32 : width) : ANY_THREADS,
+                .side_by_side = 1,
+                .cluster = 1,
+                .clusters = tigon_smaller(b->shape.rows, tigon_smaller(most, fitting))};
+}
+
+/* `query`: as if all were aligned. */
+static plan plan_backward(const tigon_device_facts *device, const rms_norm_backward *b, bool query) {
+  row_tensors all = {0};
+  add(&all, &b->x, true);
+  add(&all, &b->dy, b->has_dy);
+  add(&all, &b->d_sum, b->has_d_sum);
+  add(&all, &b->dx, b->has_dx);
+  add(&all, &b->d_residual, b->has_d_residual);
+  const int set = set_of(&all, b->xhat_kind), elements = elements_of(set), sizes = set == SET_MIXED ? SIZES - 1 : SIZES;
+  const int64_t width = b->shape.width, vectors = width / elements;
+  plan p = {0};
+  if (!b->has_dy || (query ? width % elements != 0 : !all_aligned(&all, &b->weight, &b->shape, elements)))
+    return plan_backward_any(device, b);
+  const int size = size_for(vectors, set, BACKWARD_GROUP, sizes);
+  p.kernel = &backward_kernels[set][size];
+  if (!spread(device, vectors, set, size, backward_threads[size], RMS_NORM_STAGES * (b->has_d_sum ? 3 : 2), &p))
+    return plan_backward_any(device, b);
+  const int threads = p.group * p.side_by_side;
+  const int by_shared = device->multiprocessor_shared_bytes / (p.shared_bytes + BLOCK_SHARED);
+  const int64_t resident = tigon_smaller(backward_resident[size] / threads, by_shared);
+  const int64_t most = device->multiprocessors * (resident > 0 ? resident : 1) / p.cluster;
+  p.clusters = tigon_smaller(tigon_ceil_div(b->shape.rows, p.side_by_side), most);
+  return p;
+}
+
+tigon_status tigon_rms_norm_gpu_chunks(const char *op, DLDevice device, const rms_norm_backward *b, int64_t *chunks) {
+  const tigon_device_facts *facts;
+  const tigon_status status = tigon_device_get(op, device, &facts);
+  if (status != TIGON_OK) return status;
+  /* which kernel runs depends on addresses, which a query does not know */
+  const int64_t fast = plan_backward(facts, b, true).clusters, any = plan_backward_any(facts, b).clusters;
+  *chunks = fast > any ? fast : any;
+  return TIGON_OK;
+}
+
+static rms_norm_rows rows_of(const rms_norm_tensor *tensor) {
+  return (rms_norm_rows){tensor->data, tensor->outer_bytes, tensor->head_bytes, (int32_t)tensor->kind};
+}
+
+/* Heads that follow each other as rows do are rows: the kernels divide by the number of heads. */
+static void join_heads(int64_t *heads, rms_norm_rows **tensors, int count) {
+  for (int i = 0; i < count; i++)
+    if (tensors[i]->data && tensors[i]->outer_bytes != *heads * tensors[i]->head_bytes) return;
+  if (*heads == 1) return;
+  for (int i = 0; i < count; i++) tensors[i]->outer_bytes = tensors[i]->head_bytes;
+  *heads = 1;
+}
+
+static tigon_grid grid_of(const plan *p) {
+  enum { MOST_BLOCKS = 0x7fffffff };
+  const int64_t blocks = tigon_smaller(p->clusters, MOST_BLOCKS / p->cluster) * p->cluster;
+  return (tigon_grid){.blocks = blocks,
+                      .threads = p->group * p->side_by_side,
+                      .shared_bytes = p->shared_bytes,
+                      .cluster = p->cluster};
+}
+
+tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, const rms_norm_forward *f) {
+  if (f->shape.rows == 0) return TIGON_OK;
+  tigon_gpu_call call;
+  const tigon_status status = tigon_gpu_begin(op, exec, &call);
+  if (status != TIGON_OK) return status;
+  const plan p = plan_forward(call.device, f);
+  rms_norm_forward_params params = {.rows = f->shape.rows,
+                                    .heads = f->shape.heads,
+                                    .width = f->shape.width,
+                                    .x = rows_of(&f->x),
+                                    .residual = rows_of(&f->residual),
+                                    .weight = rows_of(&f->weight),
+                                    .out = rows_of(&f->out),
+                                    .sum = rows_of(&f->sum),
+                                    .rstd = rows_of(&f->rstd),
+                                    .xhat_kind = (int32_t)f->xhat_kind,
+                                    .group = p.group,
+                                    .eps = f->eps,
+                                    .offset = f->offset};
+  rms_norm_rows *tensors[] = {&params.x, &params.residual, &params.out, &params.sum, &params.rstd};
+  join_heads(&params.heads, tensors, 5);
+  return tigon_gpu_end(&call, tigon_gpu_launch(&call, p.kernel, grid_of(&p), &params));
+}
+
+static tigon_status launch_rows(const tigon_gpu_call *call, const rms_norm_backward *b, const plan *p) {
+  rms_norm_backward_params params = {.rows = b->shape.rows,
+                                     .heads = b->shape.heads,
+                                     .width = b->shape.width,
+                                     .dy = rows_of(&b->dy),
+                                     .d_sum = rows_of(&b->d_sum),
+                                     .x = rows_of(&b->x),
+                                     .weight = rows_of(&b->weight),
+                                     .rstd = rows_of(&b->rstd),
+                                     .dx = rows_of(&b->dx),
+                                     .d_residual = rows_of(&b->d_residual),
+                                     .partials = b->partials,
+                                     .xhat_kind = (int32_t)b->xhat_kind,
+                                     .group = p->group,
+                                     .offset = b->offset};
+  rms_norm_rows *tensors[] = {&params.dy, &params.d_sum, &params.x, &params.rstd, &params.dx, &params.d_residual};
+  join_heads(&params.heads, tensors, 6);
+  return tigon_gpu_launch(call, p->kernel, grid_of(p), &params);
+}
+
+static tigon_status launch_d_weight(const tigon_gpu_call *call, const rms_norm_backward *b, int64_t chunks) {
+  rms_norm_reduce_params params = {.partials = b->partials,
+                                   .chunks = chunks,
+                                   .width = b->shape.width,
+                                   .d_weight = b->d_weight.data,
+                                   .kind = (int32_t)b->d_weight.kind,
+                                   .accumulate = b->accumulate_d_weight};
+  const tigon_grid grid = {.blocks = tigon_ceil_div(b->shape.width, RMS_NORM_REDUCE_COLUMNS),
+                           .threads = RMS_NORM_REDUCE_THREADS,
+                           .overlaps = chunks > 0};
+  return tigon_gpu_launch(call, &d_weight_kernel, grid, &params);
+}
+
+tigon_status tigon_rms_norm_gpu_backward(const char *op, const tigon_exec *exec, const rms_norm_backward *b) {
+  tigon_gpu_call call;
+  tigon_status status = tigon_gpu_begin(op, exec, &call);
+  if (status != TIGON_OK) return status;
+  const plan p = plan_backward(call.device, b, false);
+  if (b->shape.rows > 0 && (b->partials || b->has_dx || b->has_d_residual)) status = launch_rows(&call, b, &p);
+  if (status == TIGON_OK && b->d_weight.data) status = launch_d_weight(&call, b, b->partials ? p.clusters : 0);
+  return tigon_gpu_end(&call, status);
+}

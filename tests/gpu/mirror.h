@@ -1,0 +1,43 @@
+/*
+ * Runs an operation whose tensors lie in host memory on the device: mirrors the memory that they reach, with poisoned
+ * guards around it, and copies the outputs back. Tensors that share memory share their mirror. So the programs that test
+ * the CPU test the GPU: they are linked with wrappers of the operations (wrap_<family>.c) that call this.
+ */
+#ifndef TIGON_TESTS_GPU_MIRROR_H
+#define TIGON_TESTS_GPU_MIRROR_H
+
+#include "tests/gpu/device.h"
+
+enum { MIRROR_TENSORS = 16 };
+
+typedef struct mirror_segment {
+  uintptr_t begin, end; /* in the host */
+  CUdeviceptr block;    /* of the guards and the segment */
+  CUdeviceptr device;   /* where `begin` stands */
+} mirror_segment;
+
+typedef struct mirror {
+  DLTensor *original[MIRROR_TENSORS];
+  DLTensor copy[MIRROR_TENSORS];
+  bool output[MIRROR_TENSORS];
+  int tensors;
+  mirror_segment segment[MIRROR_TENSORS];
+  int segments;
+  tigon_exec exec;
+  CUdeviceptr workspace_block;
+} mirror;
+
+/* The device: 0, or what TIGON_TEST_GPU says. */
+DLDevice mirror_device(void);
+
+/* Replaces the tensor that *place points to by its copy; NULL stays. */
+void mirror_add(mirror *m, DLTensor **place, bool output);
+
+/* After all tensors were added: copies them to the device and makes exec the device's. data: false for queries, in which
+ * no memory is looked at. */
+void mirror_start(mirror *m, const tigon_exec *exec, bool data);
+
+/* Waits for the device, checks the guards, copies outputs back. */
+void mirror_end(mirror *m);
+
+#endif

@@ -1,0 +1,345 @@
+/* What only a device has: streams, graphs, contexts, other processes, memory beyond 2^31 elements. */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/device.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+typedef struct setup {
+  int device;
+  int64_t rows, width;
+  tigon_tensor x, weight, out, rstd, dy, dx, d_weight;
+  tigon_rms_norm_args forward;
+  tigon_rms_norm_backward_args backward;
+  tigon_exec exec;
+} setup;
+
+static DLTensor *on_device(setup *s, tigon_tensor *t, DLDataType dtype, int64_t rows, int64_t width) {
+  const size_t bytes = (size_t)(rows * width * dtype.bits / 8);
+  tigon_tensor_2d(t, (void *)gpu_alloc(bytes), dtype, rows, width);
+  if (rows == 1) tigon_tensor_1d(t, t->dl.data, dtype, width);
+  t->dl.device = (DLDevice){kDLCUDA, s->device};
+  return &t->dl;
+}
+
+static void fill(tigon_tensor *t, int64_t count, uint64_t seed) {
+  test_rng rng = {seed};
+  float *values = malloc((size_t)count * sizeof *values);
+  assert_non_null(values);
+  for (int64_t i = 0; i < count; i++) values[i] = (float)test_random_normal(&rng);
+  GPU(cuMemcpyHtoD((CUdeviceptr)t->dl.data, values, (size_t)count * sizeof *values));
+  free(values);
+}
+
+static void make(setup *s, int device, int64_t rows, int64_t width, CUstream stream) {
+  memset(s, 0, sizeof *s);
+  s->device = device;
+  s->rows = rows;
+  s->width = width;
+  s->exec = (tigon_exec){.size = sizeof s->exec, .device = {kDLCUDA, device}, .stream = stream};
+  s->forward = (tigon_rms_norm_args){.size = sizeof s->forward};
+  s->backward = (tigon_rms_norm_backward_args){.size = sizeof s->backward};
+  s->forward.x = s->backward.x = on_device(s, &s->x, tigon_f32(), rows, width);
+  s->forward.weight = s->backward.weight = on_device(s, &s->weight, tigon_f32(), 1, width);
+  s->forward.out = on_device(s, &s->out, tigon_f32(), rows, width);
+  s->forward.rstd = on_device(s, &s->rstd, tigon_f32(), 1, rows);
+  s->backward.rstd = s->forward.rstd;
+  s->backward.dy = on_device(s, &s->dy, tigon_f32(), rows, width);
+  s->backward.dx = on_device(s, &s->dx, tigon_f32(), rows, width);
+  s->backward.d_weight = on_device(s, &s->d_weight, tigon_f32(), 1, width);
+  fill(&s->x, rows * width, 1);
+  fill(&s->dy, rows * width, 2);
+  fill(&s->weight, width, 3);
+  test_expect_status(tigon_rms_norm_backward_workspace(&s->exec, &s->backward, &s->exec.workspace_bytes), TIGON_OK, NULL);
+  s->exec.workspace = (void *)gpu_alloc(s->exec.workspace_bytes);
+}
+
+static void run(setup *s) {
+  test_expect_status(tigon_rms_norm(&s->exec, &s->forward), TIGON_OK, NULL);
+  test_expect_status(tigon_rms_norm_backward(&s->exec, &s->backward), TIGON_OK, NULL);
+}
+
+static void drop(setup *s) {
+  tigon_tensor *all[] = {&s->x, &s->weight, &s->out, &s->rstd, &s->dy, &s->dx, &s->d_weight};
+  for (int i = 0; i < COUNT(all); i++) gpu_free((CUdeviceptr)all[i]->dl.data);
+  gpu_free((CUdeviceptr)s->exec.workspace);
+}
+
+static uint64_t hash_of(const tigon_tensor *t, int64_t count) {
+  uint32_t *bits = malloc((size_t)count * sizeof *bits);
+  assert_non_null(bits);
+  GPU(cuMemcpyDtoH(bits, (CUdeviceptr)t->dl.data, (size_t)count * sizeof *bits));
+  uint64_t hash = 14695981039346656037u;
+  for (int64_t i = 0; i < count; i++) hash = (hash ^ bits[i]) * 1099511628211u;
+  free(bits);
+  return hash;
+}
+
+static uint64_t results(const setup *s) {
+  return hash_of(&s->out, s->rows * s->width) ^ hash_of(&s->dx, s->rows * s->width) * 3 ^
+         hash_of(&s->d_weight, s->width) * 5 ^ hash_of(&s->rstd, s->rows) * 7;
+}
+
+static void poison(const setup *s) {
+  const tigon_tensor *big[] = {&s->out, &s->dx};
+  for (int i = 0; i < 2; i++) GPU(cuMemsetD8((CUdeviceptr)big[i]->dl.data, 0xff, (size_t)(s->rows * s->width) * 4));
+  GPU(cuMemsetD8((CUdeviceptr)s->d_weight.dl.data, 0xff, (size_t)s->width * 4));
+  GPU(cuMemsetD8((CUdeviceptr)s->rstd.dl.data, 0xff, (size_t)s->rows * 4));
+}
+
+/* Runs first: the library is loaded while a stream is captured. */
+static void test_capture_of_the_first_use(void **state) {
+  (void)state;
+  CUstream stream;
+  CUgraph graph;
+  CUgraphExec instance;
+  setup s;
+  GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  make(&s, 0, 333, 2048, stream);
+  GPU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  run(&s);
+  GPU(cuStreamEndCapture(stream, &graph));
+  GPU(cuGraphInstantiate(&instance, graph, 0));
+  GPU(cuGraphLaunch(instance, stream));
+  GPU(cuStreamSynchronize(stream));
+  const uint64_t replayed = results(&s);
+  poison(&s);
+  run(&s);
+  GPU(cuStreamSynchronize(stream));
+  assert_true(results(&s) == replayed);
+  /* new data, same graph */
+  fill(&s.x, s.rows * s.width, 77);
+  GPU(cuGraphLaunch(instance, stream));
+  GPU(cuStreamSynchronize(stream));
+  const uint64_t other = results(&s);
+  assert_true(other != replayed);
+  poison(&s);
+  run(&s);
+  GPU(cuStreamSynchronize(stream));
+  assert_true(results(&s) == other);
+  GPU(cuGraphExecDestroy(instance));
+  GPU(cuGraphDestroy(graph));
+  drop(&s);
+  GPU(cuStreamDestroy(stream));
+}
+
+static void test_same_bits_every_time(void **state) {
+  (void)state;
+  const int64_t shapes[][2] = {{4099, 2048}, {777, 4096}, {300, 8192}, {40, 65536}, {3, 262144}, {5000, 65}, {7, 70001}};
+  for (int i = 0; i < COUNT(shapes); i++) {
+    setup s;
+    make(&s, 0, shapes[i][0], shapes[i][1], NULL);
+    run(&s);
+    GPU(cuCtxSynchronize());
+    const uint64_t first = results(&s);
+    for (int again = 0; again < 100; again++) {
+      poison(&s);
+      run(&s);
+      GPU(cuCtxSynchronize());
+      assert_true(results(&s) == first);
+    }
+    drop(&s);
+  }
+}
+
+static void test_two_streams(void **state) {
+  (void)state;
+  enum { CALLS = 1000 };
+  CUstream stream[2];
+  setup s[2];
+  uint64_t alone[2];
+  for (int i = 0; i < 2; i++) {
+    GPU(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
+    make(&s[i], 0, i ? 600 : 2000, i ? 4096 : 1024, stream[i]);
+    run(&s[i]);
+    GPU(cuStreamSynchronize(stream[i]));
+    alone[i] = results(&s[i]);
+    poison(&s[i]);
+  }
+  for (int call = 0; call < CALLS; call++)
+    for (int i = 0; i < 2; i++) run(&s[i]);
+  for (int i = 0; i < 2; i++) {
+    GPU(cuStreamSynchronize(stream[i]));
+    assert_true(results(&s[i]) == alone[i]);
+    drop(&s[i]);
+    GPU(cuStreamDestroy(stream[i]));
+  }
+}
+
+/* Another thread has no current context: the stream's own is used, and none is left behind. */
+static void *run_in_thread(void *context) {
+  CUcontext current;
+  run(context);
+  GPU(cuCtxGetCurrent(&current));
+  return current;
+}
+
+static void test_streams_of_other_threads_and_contexts(void **state) {
+  (void)state;
+  CUcontext primary, own, now;
+  CUstream stream;
+  pthread_t thread;
+  void *left;
+  setup s;
+  GPU(cuCtxGetCurrent(&primary));
+  GPU(cuCtxCreate(&own, NULL, 0, 0));
+  GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  make(&s, 0, 50, 512, stream);
+  GPU(cuCtxSetCurrent(primary));
+  run(&s);
+  GPU(cuCtxGetCurrent(&now));
+  assert_ptr_equal(now, primary);
+  GPU(cuCtxSetCurrent(own));
+  GPU(cuStreamSynchronize(stream));
+  const uint64_t first = results(&s);
+  poison(&s);
+  assert_int_equal(pthread_create(&thread, NULL, run_in_thread, &s), 0);
+  pthread_join(thread, &left);
+  assert_null(left);
+  GPU(cuStreamSynchronize(stream));
+  assert_true(results(&s) == first);
+  s.exec.stream = NULL; /* now the current context, which is not the primary one */
+  poison(&s);
+  run(&s);
+  GPU(cuCtxSynchronize());
+  assert_true(results(&s) == first);
+  s.exec.stream = CU_STREAM_PER_THREAD;
+  poison(&s);
+  run(&s);
+  GPU(cuCtxSynchronize());
+  assert_true(results(&s) == first);
+  drop(&s);
+  GPU(cuStreamDestroy(stream));
+  GPU(cuCtxSetCurrent(primary));
+  GPU(cuCtxDestroy(own));
+}
+
+static void test_second_device(void **state) {
+  (void)state;
+  if (gpu_open()->devices < 2) skip();
+  CUcontext now, first;
+  setup here, there;
+  make(&here, 0, 100, 3072, NULL);
+  run(&here);
+  GPU(cuCtxSynchronize());
+  GPU(cuCtxGetCurrent(&first));
+  gpu_use(1);
+  make(&there, 1, 100, 3072, NULL);
+  gpu_use(0); /* tensors on device 1 while device 0 is current */
+  run(&there);
+  GPU(cuCtxGetCurrent(&now));
+  assert_ptr_equal(now, first);
+  gpu_use(1);
+  GPU(cuCtxSynchronize());
+  assert_true(results(&there) == results(&here));
+  CUstream stream;
+  GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  gpu_use(0);
+  here.exec.stream = stream;
+  test_expect_status(tigon_rms_norm(&here.exec, &here.forward), TIGON_INVALID_ARGUMENT,
+                     "exec.stream: expected a stream of CUDA device 0 (exec.device), got one of device 1");
+  here.forward.out->device.device_id = 1;
+  test_expect_status(tigon_rms_norm(&here.exec, &here.forward), TIGON_INVALID_ARGUMENT, "out: expected a tensor on CUDA device 0");
+  here.forward.out->device.device_id = 0;
+  gpu_use(1);
+  drop(&there);
+  GPU(cuStreamDestroy(stream));
+  gpu_use(0);
+  drop(&here);
+}
+
+static void test_forked_child(void **state) {
+  (void)state;
+  setup s;
+  make(&s, 0, 4, 64, NULL);
+  run(&s);
+  GPU(cuCtxSynchronize());
+  const pid_t child = fork();
+  if (child == 0) {
+    const tigon_status status = tigon_rms_norm(&s.exec, &s.forward);
+    _exit(status == TIGON_UNAVAILABLE && strstr(tigon_last_error(), "forked") ? 0 : 1);
+  }
+  int status = 1;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  run(&s);
+  GPU(cuCtxSynchronize());
+  drop(&s);
+}
+
+static void test_bad_devices_and_records(void **state) {
+  (void)state;
+  tigon_device_info info = {.size = sizeof info};
+  tigon_context *context;
+  tigon_record record;
+  test_expect_status(tigon_device_query((DLDevice){kDLCUDA, 63}, &info), TIGON_UNAVAILABLE, "got 63");
+  test_expect_status(tigon_device_query((DLDevice){kDLCUDA, 64}, &info), TIGON_INVALID_ARGUMENT, "got 64");
+  test_expect_status(tigon_device_query((DLDevice){kDLCUDA, 0}, &info), TIGON_OK, NULL);
+  assert_true(info.multiprocessors > 0 && info.compute_major >= 8 && info.name[0] && info.image[0]);
+  test_expect_status(tigon_context_create((DLDevice){kDLCUDA, 63}, &context), TIGON_UNAVAILABLE, "got 63");
+  test_expect_status(tigon_context_create((DLDevice){kDLCUDA, 0}, &context), TIGON_OK, NULL);
+  assert_int_equal(tigon_check(context, &record), TIGON_OK);
+  tigon_clear(context);
+  tigon_context_destroy(context);
+  setup s;
+  make(&s, 0, 4, 64, NULL);
+  s.forward.x = tigon_tensor_2d(&s.x, s.x.dl.data, tigon_f32(), 4, 64); /* a CPU tensor */
+  test_expect_status(tigon_rms_norm(&s.exec, &s.forward), TIGON_INVALID_ARGUMENT, "x: expected a tensor on CUDA device 0");
+  drop(&s);
+}
+
+/* More elements than 2^31: the last row is that of a small problem. */
+static void test_more_elements_than_int32(void **state) {
+  (void)state;
+  const int64_t width = 4096, rows = ((int64_t)1 << 31) / width + 5;
+  setup small, s = {.rows = rows, .width = width};
+  make(&small, 0, 2, width, NULL);
+  s.exec = small.exec;
+  s.forward = small.forward;
+  s.backward = small.backward;
+  DLTensor *x = on_device(&s, &s.x, tigon_bf16(), rows, width), *out = on_device(&s, &s.out, tigon_bf16(), rows, width);
+  DLTensor *dx = on_device(&s, &s.dx, tigon_bf16(), rows, width), *rstd = on_device(&s, &s.rstd, tigon_f32(), 1, rows);
+  const size_t bytes = (size_t)(rows * width) * 2;
+  uint16_t *row = malloc((size_t)width * 2), *got = malloc((size_t)width * 2);
+  assert_true(row && got);
+  for (int64_t j = 0; j < width; j++) row[j] = tigon_to_bf16((float)(j % 13) - 6);
+  GPU(cuMemsetD8((CUdeviceptr)x->data, 0, bytes));
+  GPU(cuMemcpyHtoD((CUdeviceptr)x->data + bytes - (size_t)width * 2, row, (size_t)width * 2));
+  s.forward.x = s.backward.x = s.backward.dy = x;
+  s.forward.out = out;
+  s.forward.rstd = rstd;
+  s.backward.rstd = rstd;
+  s.backward.dx = dx;
+  test_expect_status(tigon_rms_norm_backward_workspace(&s.exec, &s.backward, &s.exec.workspace_bytes), TIGON_OK, NULL);
+  s.exec.workspace = (void *)gpu_alloc(s.exec.workspace_bytes);
+  run(&s);
+  GPU(cuCtxSynchronize());
+  double squares = 0;
+  for (int64_t j = 0; j < width; j++) squares += pow((double)(j % 13) - 6, 2);
+  float last;
+  GPU(cuMemcpyDtoH(&last, (CUdeviceptr)rstd->data + (size_t)(rows - 1) * 4, 4));
+  assert_true(fabs((double)last * sqrt(squares / (double)width + 1e-6) - 1) < 1e-6);
+  GPU(cuMemcpyDtoH(got, (CUdeviceptr)out->data + bytes - (size_t)width * 2, (size_t)width * 2));
+  for (int64_t j = 0; j < width; j++) assert_true(tigon_from_bf16(got[j]) == tigon_from_bf16(got[j]));
+  GPU(cuMemcpyDtoH(got, (CUdeviceptr)out->data + bytes / 2, (size_t)width * 2));
+  for (int64_t j = 0; j < width; j++) assert_true(tigon_from_bf16(got[j]) == 0);
+  gpu_free((CUdeviceptr)x->data), gpu_free((CUdeviceptr)out->data), gpu_free((CUdeviceptr)dx->data);
+  gpu_free((CUdeviceptr)rstd->data), gpu_free((CUdeviceptr)s.exec.workspace);
+  free(row), free(got);
+  drop(&small);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_capture_of_the_first_use),
+    cmocka_unit_test(test_same_bits_every_time),
+    cmocka_unit_test(test_two_streams),
+    cmocka_unit_test(test_streams_of_other_threads_and_contexts),
+    cmocka_unit_test(test_second_device),
+    cmocka_unit_test(test_forked_child),
+    cmocka_unit_test(test_bad_devices_and_records),
+    cmocka_unit_test(test_more_elements_than_int32),
+};
+
+GPU_MAIN(tests)
