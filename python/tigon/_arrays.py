@@ -1,5 +1,5 @@
-"""NumPy and JAX arrays in place of tensors, forward only: they pass through DLPack without a copy, and the results are of the
-first array's kind."""
+"""NumPy and JAX arrays in place of tensors, forward only: they pass through DLPack without a copy, and the results
+are of the first array's kind."""
 
 import warnings
 

@@ -34,10 +34,9 @@ class Record(typing.NamedTuple):
 class Context:
     """Keeps the record of bad values that only the data show: an expert id or a target out of range, a bad bound.
 
-    Operations take one as `context=`; without one such values are handled in the same way, but not recorded. Check it after
-    the operations are done (on a GPU: after synchronising). It has to outlive the backward passes of its operations.
-    """
-
+    Operations take one as `context=`; without one such values are handled in the same way, but not recorded. Check it
+    after the operations are done (on a GPU: after synchronising). It has to outlive the backward passes of its
+    operations."""
     def __init__(self, device="cpu"):
         self.handle = 0
         device = torch.device(device)
@@ -66,7 +65,8 @@ class Context:
 
 
 def set_num_threads(count):
-    """Threads of operations on CPU tensors; 0, the default: as many as the process may run on. Results do not depend on it."""
+    """Threads of operations on CPU tensors; 0, the default: as many as the process may run on. Results do not depend
+    on it."""
     _set_threads(count)
 
 

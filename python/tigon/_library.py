@@ -1,8 +1,7 @@
 """libtigon_ffi.so, loaded, and the TVM FFI functions in it by their names in the C ABI.
 
-A function takes a context's handle (0: none) and then the members of the operation's args struct in their order. Tensors
-pass as DLTensor, without a copy; the stream is the framework's current one.
-"""
+A function takes a context's handle (0: none) and then the members of the operation's args struct in their order.
+Tensors pass as DLTensor, without a copy; the stream is the framework's current one."""
 
 import os
 import pathlib

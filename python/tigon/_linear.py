@@ -28,8 +28,8 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, backward, dy):
     bias_dtype, context = ctx.options
-    return (*(g if n else None for g, n in zip(backward(dy, *ctx.saved_tensors, bias_dtype, *ctx.needs_input_grad[:3],
-                                                        context), ctx.needs_input_grad)), None)
+    return (*(g if n else None for g, n in zip(
+        backward(dy, *ctx.saved_tensors, bias_dtype, *ctx.needs_input_grad[:3], context), ctx.needs_input_grad)), None)
 
 
 def _allocate_backward(dy, x, weight, bias_dtype, want_x, want_weight, want_bias, context):
@@ -46,18 +46,17 @@ def _call_backward(inputs, outputs):
 
 _operation = Operation(
     "linear", "(Tensor x, Tensor weight, Tensor? bias, int context) -> Tensor",
-    "(Tensor dy, Tensor x, Tensor weight, ScalarType? bias_dtype, bool want_x, bool want_weight, bool want_bias, int context) "
-    "-> (Tensor, Tensor, Tensor)",
-    1, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
+    "(Tensor dy, Tensor x, Tensor weight, ScalarType? bias_dtype, bool want_x, bool want_weight, bool want_bias, int "
+    "context) -> (Tensor, Tensor, Tensor)", 1, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
 
 
 def linear(x, weight, bias=None, *, context=None):
     """x weight^T + bias: x (..., D), weight (N, D), bias None or (N), result (..., N) in x's dtype.
 
-    float32, float16 or bfloat16 in any mix; products and sums in float32, results rounded once. Differentiable in x, weight
-    and bias. Under autocast the tensors are cast as torch.nn.functional.linear casts them. A NumPy or JAX array gives an
-    array, without gradients. Raises ValueError for what breaks these rules, NotImplementedError without a backend.
-    """
+    float32, float16 or bfloat16 in any mix; products and sums in float32, results rounded once. Differentiable in x,
+    weight and bias. Under autocast the tensors are cast as torch.nn.functional.linear casts them. A NumPy or JAX
+    array gives an array, without gradients. Raises ValueError for what breaks these rules, NotImplementedError
+    without a backend."""
     if not isinstance(x, Tensor):
         return through_torch(linear, x, weight, bias, context=context)
     x, weight, bias = to_autocast(x.device.type, x, weight, bias)

@@ -7,13 +7,12 @@ class Operation:
     """An operation with gradients, from functions that allocate tensors and functions that fill them.
 
     `allocate(*inputs)` gives the inputs as the library takes them and the outputs, None where one is not wanted;
-    `call(inputs, outputs)` runs the library. `allocate_backward` and `call_backward` do so for the gradients. `save(ctx,
-    inputs, output)` keeps what backward needs, and `gradients(ctx, backward, *grads)` calls `backward` with it and orders
-    the results as the inputs. The user sees the first `visible` outputs.
+    `call(inputs, outputs)` runs the library. `allocate_backward` and `call_backward` do so for the gradients.
+    `save(ctx, inputs, output)` keeps what backward needs, and `gradients(ctx, backward, *grads)` calls `backward`
+    with it and orders the results as the inputs. The user sees the first `visible` outputs.
 
     `apply` is the eager form, straight to the library; `compiled` is a registered operator, which a graph can hold.
     """
-
     def __init__(self, name, schema, backward_schema, visible, allocate, call, allocate_backward, call_backward, save,
                  gradients):
         self.run = _runner(allocate, call)
@@ -39,7 +38,6 @@ def _runner(allocate, call):
 
 class _LastDerivative(torch.autograd.Function):
     """A gradient in a graph of its own: gradients of it are an error, not a silent constant."""
-
     @staticmethod
     def forward(ctx, gradient, anchor, name):
         ctx.name = name

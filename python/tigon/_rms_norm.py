@@ -69,17 +69,16 @@ def _gradients(ctx, backward, d_out, d_total=None, *_):
     if residual_dtype is None:
         d_total = None
     shared = residual_dtype is None or residual_dtype == x_dtype
-    dx, d_residual, d_weight = backward(
-        d_out, d_total, rows, weight, rstd, casting, offset, x_dtype, residual_dtype, needs[0] or (shared and needs[1]),
-        needs[1] and not shared, needs[2], context)
+    dx, d_residual, d_weight = backward(d_out, d_total, rows, weight, rstd, casting, offset, x_dtype, residual_dtype,
+                                        needs[0] or (shared and needs[1]), needs[1] and not shared, needs[2], context)
     if shared:
         d_residual = dx
-    return (dx if needs[0] else None, d_residual if needs[1] else None, d_weight if needs[2] else None,
-            None, None, None, None, None, None, None)
+    return (dx if needs[0] else None, d_residual if needs[1] else None, d_weight if needs[2] else None, None, None,
+            None, None, None, None, None)
 
 
-def _allocate_backward(d_out, d_total, rows, weight, rstd, casting, offset, x_dtype, residual_dtype, want_x, want_residual,
-                       want_weight, context):
+def _allocate_backward(d_out, d_total, rows, weight, rstd, casting, offset, x_dtype, residual_dtype, want_x,
+                       want_residual, want_weight, context):
     rows = _rows(rows)
     d_out, d_total, weight = _beside(d_out), _beside(d_total), contiguous(weight)
     dx = torch.empty_like(rows, dtype=x_dtype) if want_x else None
@@ -102,31 +101,31 @@ _operation = Operation(
     "ScalarType? residual_dtype, bool keep, int context) -> (Tensor, Tensor, Tensor)",
     "(Tensor? d_out, Tensor? d_total, Tensor rows, Tensor? weight, Tensor rstd, int casting, float offset, "
     "ScalarType x_dtype, ScalarType? residual_dtype, bool want_x, bool want_residual, bool want_weight, int context) "
-    "-> (Tensor, Tensor, Tensor)",
-    2, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
-
+    "-> (Tensor, Tensor, Tensor)", 2, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
 
 # --- what users call -------------------------------------------------------------------------------------------------
 
 
-def rms_norm(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset=0.0, out_dtype=None, residual_dtype=None,
-             context=None):
+def rms_norm(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset=0.0, out_dtype=None,
+             residual_dtype=None, context=None):
     """RMS normalisation over the last dimension.
 
         s    = x + residual                          rounded to residual_dtype; without a residual s = x
         rstd = 1 / sqrt(mean_j s_j^2 + eps)          in float32
         out  = s * rstd * (offset + weight)
 
-    x: (..., H), float32, float16 or bfloat16, H >= 1; residual: None, or x's shape; weight: None (out = s * rstd), or (H).
-    dtypes may differ. eps None is float32's machine epsilon, 2^-23, as in torch.
+    x: (..., H), float32, float16 or bfloat16, H >= 1; residual: None, or x's shape; weight: None (out = s * rstd), or
+    (H). dtypes may differ. eps None is float32's machine epsilon, 2^-23, as in torch.
 
-    casting says where s * rstd is rounded: "gemma" nowhere (one rounding, to out's dtype: torch.nn.functional.rms_norm, Hugging
-    Face GemmaRMSNorm), "llama" to x's dtype (Hugging Face LlamaRMSNorm). offset is 1 for Gemma's zero-centred weights.
-    out has x's dtype, s residual's, where out_dtype and residual_dtype do not say otherwise.
+    casting says where s * rstd is rounded: "gemma" nowhere (one rounding, to out's dtype:
+    torch.nn.functional.rms_norm, Hugging Face GemmaRMSNorm), "llama" to x's dtype (Hugging Face LlamaRMSNorm). offset
+    is 1 for Gemma's zero-centred weights. out has x's dtype, s residual's, where out_dtype and residual_dtype do not
+    say otherwise.
 
     Returns out, or (out, s) where a residual is given: s is the residual stream that the next layer adds to. Both are
-    differentiable in x, residual and weight; weight's gradient is summed in float32 and rounded once. A NumPy or JAX array
-    gives an array, without gradients. Autocast changes nothing: the computation is in float32 whatever the dtypes.
+    differentiable in x, residual and weight; weight's gradient is summed in float32 and rounded once. A NumPy or JAX
+    array gives an array, without gradients. Autocast changes nothing: the computation is in float32 whatever the
+    dtypes.
 
     Raises ValueError for what breaks these rules, NotImplementedError where the device has no backend.
     """
@@ -152,10 +151,9 @@ def rms_norm(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset
 class RMSNorm(torch.nn.Module):
     """torch.nn.RMSNorm, with a fused residual add: the same constructor, state_dict and formula (see tigon.rms_norm).
 
-    forward(x) gives the normalised rows; forward(x, residual) gives (rows, x + residual). Further options: casting, offset
-    and the dtype of the output.
-    """
-
+    forward(x) gives the normalised rows; forward(x, residual) gives (rows, x + residual). Further options: casting,
+    offset and the dtype of the output.
+"""
     def __init__(self, normalized_shape, eps=None, elementwise_affine=True, device=None, dtype=None, *, casting="gemma",
                  offset=0.0):
         super().__init__()
@@ -185,9 +183,9 @@ class RMSNorm(torch.nn.Module):
         shape, normalized = x.shape, len(self.normalized_shape)
         if tuple(shape[-normalized:]) != self.normalized_shape:
             raise ValueError(f"x: expected last dimensions {self.normalized_shape}, got shape {tuple(shape)}")
-        outputs = rms_norm(
-            x.flatten(-normalized), None if self.weight is None else self.weight.flatten(), self.eps, casting=self.casting,
-            residual=None if residual is None else residual.flatten(-normalized), offset=self.offset, out_dtype=out_dtype)
+        outputs = rms_norm(x.flatten(-normalized), None if self.weight is None else self.weight.flatten(), self.eps,
+                           casting=self.casting, residual=None if residual is None else residual.flatten(-normalized),
+                           offset=self.offset, out_dtype=out_dtype)
         return outputs.view(shape) if residual is None else tuple(t.view(shape) for t in outputs)
 
     def extra_repr(self):
@@ -196,8 +194,8 @@ class RMSNorm(torch.nn.Module):
 
 
 class LlamaRMSNorm(RMSNorm):
-    """Hugging Face's LlamaRMSNorm (also Qwen's and Mistral's): the same constructor, state_dict, formula and roundings."""
-
+    """Hugging Face's LlamaRMSNorm (also Qwen's and Mistral's): the same constructor, state_dict, formula and
+    roundings."""
     def __init__(self, hidden_size, eps=1e-6, device=None, dtype=None):
         super().__init__(hidden_size, eps, device=device, dtype=dtype, casting="llama")
 
@@ -213,6 +211,5 @@ class LlamaRMSNorm(RMSNorm):
 
 class GemmaRMSNorm(RMSNorm):
     """Hugging Face's GemmaRMSNorm: the same constructor, state_dict (zero-centred weight), formula and roundings."""
-
     def __init__(self, dim, eps=1e-6, device=None, dtype=None):
         super().__init__(dim, eps, device=device, dtype=dtype, casting="gemma", offset=1.0)

@@ -1,7 +1,7 @@
 """Checks that every differentiable function of the Python face has to pass, whatever it computes.
 
-A case is a function of tensors by name, the same formula in float64 PyTorch, and the tensors. The function's outputs are
-compared with the formula's, and so are the gradients for a random upstream gradient of each output.
+A case is a function of tensors by name, the same formula in float64 PyTorch, and the tensors. The function's outputs
+are compared with the formula's, and so are the gradients for a random upstream gradient of each output.
 """
 
 import itertools
@@ -27,8 +27,10 @@ def close(got, expected, tolerance, name):
 
 def leaves(tensors, wanted):
     """Fresh leaves: those in `wanted` need a gradient."""
-    return {name: t.detach().clone().requires_grad_(name in wanted) if t.is_floating_point() else t.clone()
-            for name, t in tensors.items()}
+    return {
+        name: t.detach().clone().requires_grad_(name in wanted) if t.is_floating_point() else t.clone()
+        for name, t in tensors.items()
+    }
 
 
 def upstream(outputs, seed=7):
@@ -72,7 +74,8 @@ def same_gradients_however_asked(function, tensors, wanted):
 
 
 def backward_twice(function, tensors, wanted):
-    """retain_graph gives the same bits again, and changes neither the inputs, nor the outputs, nor the upstream gradients."""
+    """retain_graph gives the same bits again, and changes neither the inputs, nor the outputs, nor the upstream
+    gradients."""
     inputs = leaves(tensors, wanted)
     outputs = as_tuple(function(**inputs))
     given = upstream(outputs)

@@ -79,10 +79,9 @@ def test_mixed_dtypes(dtypes):
 LAYOUTS = {
     "columns": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
     "heads": lambda t: t.permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3),
-    "slice": lambda t: torch.cat([t, t, t], dim=-1)[..., : t.shape[-1]],
-    "expanded": lambda t: t[:1].expand(t.shape),
+    "slice": lambda t: torch.cat([t, t, t], dim=-1)[..., :t.shape[-1]], "expanded": lambda t: t[:1].expand(t.shape),
     "every other": lambda t: t.repeat_interleave(2, dim=-1)[..., ::2],
-    "batch slice": lambda t: torch.cat([t, t], dim=1)[:, : t.shape[1]],
+    "batch slice": lambda t: torch.cat([t, t], dim=1)[:, :t.shape[1]]
 }
 
 
@@ -198,7 +197,9 @@ def test_numpy():
     made["x"].flags.writeable = False
     out, total = tigon.rms_norm(**made)
     assert isinstance(out, np.ndarray) and isinstance(total, np.ndarray)
-    np.testing.assert_allclose(out, formula(**{n: torch.from_numpy(np.array(a)) for n, a in made.items()})[0], rtol=1e-5)
+    np.testing.assert_allclose(out,
+                               formula(**{n: torch.from_numpy(np.array(a))
+                                          for n, a in made.items()})[0], rtol=1e-5)
 
 
 def test_jax():
@@ -224,7 +225,7 @@ def test_errors():
         (ValueError, "x: expected 1 to 16 dimensions", lambda: tigon.rms_norm(torch.tensor(1.0))),
         (TypeError, "eps: expected a number", lambda: tigon.rms_norm(x, weight, eps="1")),
         (TypeError, "expected a torch.Tensor", lambda: tigon.rms_norm([1.0])),
-        (RuntimeError, "meta", lambda: tigon.rms_norm(x.to("meta"), weight)),
+        (RuntimeError, "meta", lambda: tigon.rms_norm(x.to("meta"), weight))
     ]:
         with pytest.raises(error) as caught:
             call()
