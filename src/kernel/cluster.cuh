@@ -5,16 +5,6 @@
 
 #include <stdint.h>
 
-__device__ __forceinline__ uint32_t cluster_size() {
-#if __CUDA_ARCH__ >= 900
-  uint32_t n;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
-  return n;
-#else
-  return 1;
-#endif
-}
-
 __device__ __forceinline__ uint32_t cluster_rank() {
 #if __CUDA_ARCH__ >= 900
   uint32_t rank;

@@ -43,52 +43,116 @@ struct lanes {
   float2 pair[N / 2];
 };
 
-/* ONCE: nobody reads it again soon, so the caches need not keep it. */
-template <bool ONCE, typename T>
-__device__ __forceinline__ T load_vector(const T *from) {
-  return ONCE ? __ldcs(from) : *from;
+/* N elements of a kind of 16 bits, two a word. */
+template <int N>
+struct words {
+  uint32_t word[N / 2];
+};
+
+/* Vector `i` (of N elements) of a row whose start is aligned to the vector. */
+template <int N>
+__device__ __forceinline__ words<N> load_words(const char *row, int i) {
+  words<N> w;
+  if (N == 8) {
+    const uint4 raw = ((const uint4 *)row)[i];
+    w.word[0] = raw.x, w.word[1] = raw.y, w.word[N / 2 - 2] = raw.z, w.word[N / 2 - 1] = raw.w;
+  } else {
+    const uint2 raw = ((const uint2 *)row)[i];
+    w.word[0] = raw.x, w.word[1] = raw.y;
+  }
+  return w;
 }
 
-/* Element vector `i` (of N elements) of a row whose start is aligned to the vector, or to 16 bytes where it is longer. */
-template <int N, bool ONCE>
-__device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i) {
+template <int N>
+__device__ __forceinline__ void store_words(char *row, int i, words<N> w) {
+  if (N == 8)
+    ((uint4 *)row)[i] = make_uint4(w.word[0], w.word[1], w.word[N / 2 - 2], w.word[N / 2 - 1]);
+  else
+    ((uint2 *)row)[i] = make_uint2(w.word[0], w.word[1]);
+}
+
+template <int N>
+__device__ __forceinline__ lanes<N> unpack(int kind, words<N> w) {
   lanes<N> v;
-  if (kind == KIND_F32) {
 #pragma unroll
-    for (int q = 0; q < N / 4; q++) {
-      const float4 four = load_vector<ONCE>((const float4 *)row + (size_t)i * (N / 4) + q);
-      v.pair[2 * q] = make_float2(four.x, four.y);
-      v.pair[2 * q + 1] = make_float2(four.z, four.w);
-    }
-  } else if (N == 8) {
-    const uint4 raw = load_vector<ONCE>((const uint4 *)row + i);
-    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+  for (int q = 0; q < N / 2; q++) v.pair[q] = unpack_pair(kind, w.word[q]);
+  return v;
+}
+
+template <int N>
+__device__ __forceinline__ words<N> pack(int kind, lanes<N> v) {
+  words<N> w;
 #pragma unroll
-    for (int q = 0; q < N / 2; q++) v.pair[q] = unpack_pair(kind, word[q & 3]);
+  for (int q = 0; q < N / 2; q++) w.word[q] = pack_pair(kind, v.pair[q]);
+  return w;
+}
+
+/* The products of two pairs of one kind, rounded to it: as in fp32, where such products are exact, and one rounding. */
+__device__ __forceinline__ uint32_t multiply_words(int kind, uint32_t a, uint32_t b) {
+  uint32_t product;
+  if (kind == KIND_BF16) {
+    __nv_bfloat162 x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = __hmul2(x, y);
+    memcpy(&product, &x, sizeof product);
   } else {
-    const uint2 raw = load_vector<ONCE>((const uint2 *)row + i);
-    v.pair[0] = unpack_pair(kind, raw.x);
-    v.pair[1] = unpack_pair(kind, raw.y);
+    __half2 x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = __hmul2(x, y);
+    memcpy(&product, &x, sizeof product);
+  }
+  return product;
+}
+
+/* The same of any kind, as fp32. The start of an fp32 row is aligned to 16 bytes. */
+template <int N>
+__device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i) {
+  if (kind != KIND_F32) return unpack<N>(kind, load_words<N>(row, i));
+  lanes<N> v;
+#pragma unroll
+  for (int q = 0; q < N / 4; q++) {
+    const float4 four = ((const float4 *)row)[(size_t)i * (N / 4) + q];
+    v.pair[2 * q] = make_float2(four.x, four.y);
+    v.pair[2 * q + 1] = make_float2(four.z, four.w);
   }
   return v;
 }
 
 template <int N>
 __device__ __forceinline__ void store_lanes(char *row, int kind, int i, lanes<N> v) {
-  if (kind == KIND_F32) {
+  if (kind != KIND_F32) return store_words<N>(row, i, pack<N>(kind, v));
 #pragma unroll
-    for (int q = 0; q < N / 4; q++)
-      ((float4 *)row)[(size_t)i * (N / 4) + q] =
-          make_float4(v.pair[2 * q].x, v.pair[2 * q].y, v.pair[2 * q + 1].x, v.pair[2 * q + 1].y);
-  } else if (N == 8) {
-    uint32_t word[4];
-#pragma unroll
-    for (int q = 0; q < N / 2; q++) word[q & 3] = pack_pair(kind, v.pair[q]);
-    ((uint4 *)row)[i] = make_uint4(word[0], word[1], word[2], word[3]);
-  } else {
-    ((uint2 *)row)[i] = make_uint2(pack_pair(kind, v.pair[0]), pack_pair(kind, v.pair[1]));
-  }
+  for (int q = 0; q < N / 4; q++)
+    ((float4 *)row)[(size_t)i * (N / 4) + q] =
+        make_float4(v.pair[2 * q].x, v.pair[2 * q].y, v.pair[2 * q + 1].x, v.pair[2 * q + 1].y);
 }
+
+/* N elements kept in registers: as they are in memory where all are of one kind of 16 bits, else as fp32. */
+template <int KIND, int N>
+struct held {
+  lanes<N> v;
+  __device__ __forceinline__ lanes<N> get() const { return v; }
+  __device__ __forceinline__ void set(lanes<N> of) { v = of; }
+  __device__ __forceinline__ void load(const char *row, int kind, int i) {
+    v = load_lanes<N>(row, kind, i);
+  }
+};
+
+template <int KIND, int N>
+struct held_words {
+  words<N> w;
+  __device__ __forceinline__ lanes<N> get() const { return unpack<N>(KIND, w); }
+  __device__ __forceinline__ void set(lanes<N> of) { w = pack<N>(KIND, of); }
+  __device__ __forceinline__ void load(const char *row, int, int i) {
+    w = load_words<N>(row, i);
+  }
+};
+template <int N>
+struct held<KIND_BF16, N> : held_words<KIND_BF16, N> {};
+template <int N>
+struct held<KIND_F16, N> : held_words<KIND_F16, N> {};
 
 __device__ __forceinline__ float load_element(const char *row, int kind, int64_t i) {
   if (kind == KIND_F32) return ((const float *)row)[i];

@@ -10,45 +10,50 @@ TIGON_IMAGE(rms_norm_backward)
 enum { SETS = 4, SIZES = 3 };
 enum { SET_BF16, SET_F16, SET_F32, SET_MIXED };
 
+/* Kernels by the kinds of the tensors and by the vectors that a thread holds of a row, which double from `fewest` on. */
+typedef struct kernel_set {
+  int elements; /* of a vector */
+  int fewest, sizes;
+  tigon_kernel kernel[SIZES];
+} kernel_set;
+
 #define FORWARD(name)  TIGON_KERNEL(rms_norm_forward, "rms_norm_forward_" name)
 #define BACKWARD(name) TIGON_KERNEL(rms_norm_backward, "rms_norm_backward_" name)
 static tigon_kernel forward_any = FORWARD("any"), backward_any = BACKWARD("any");
 static tigon_kernel d_weight_kernel = TIGON_KERNEL(rms_norm_backward, "rms_norm_d_weight");
-static tigon_kernel forward_kernels[SETS][SIZES] = {
-    {FORWARD("bf16_1"), FORWARD("bf16_2"), FORWARD("bf16_4")},
-    {FORWARD("f16_1"), FORWARD("f16_2"), FORWARD("f16_4")},
-    {FORWARD("f32_2"), FORWARD("f32_4"), FORWARD("f32_8")},
-    {FORWARD("mixed_2"), FORWARD("mixed_4"), FORWARD("mixed_8")},
+static kernel_set forward_sets[SETS] = {
+    {8, 1, 3, {FORWARD("bf16_1"), FORWARD("bf16_2"), FORWARD("bf16_4")}},
+    {8, 1, 3, {FORWARD("f16_1"), FORWARD("f16_2"), FORWARD("f16_4")}},
+    {4, 2, 3, {FORWARD("f32_2"), FORWARD("f32_4"), FORWARD("f32_8")}},
+    {4, 2, 3, {FORWARD("mixed_2"), FORWARD("mixed_4"), FORWARD("mixed_8")}},
 };
-static tigon_kernel backward_kernels[SETS][SIZES] = {
-    {BACKWARD("bf16_1"), BACKWARD("bf16_2"), BACKWARD("bf16_4")},
-    {BACKWARD("f16_1"), BACKWARD("f16_2"), BACKWARD("f16_4")},
-    {BACKWARD("f32_2"), BACKWARD("f32_4"), BACKWARD("f32_8")},
-    {BACKWARD("mixed_2"), BACKWARD("mixed_4")},
+static kernel_set backward_sets[SETS] = {
+    {8, 2, 1, {BACKWARD("bf16_2")}},
+    {8, 2, 1, {BACKWARD("f16_2")}},
+    {4, 2, 2, {BACKWARD("f32_2"), BACKWARD("f32_4")}},
+    {4, 2, 2, {BACKWARD("mixed_2"), BACKWARD("mixed_4")}},
 };
-
-/* By elements a thread (8, 16, 32): the most threads of a block, and how many backward keeps on a multiprocessor, which
- * the kernels' registers allow. */
-static const int forward_threads[SIZES] = {512, 512, 512};
-static const int backward_threads[SIZES] = {512, 256, 512}, backward_resident[SIZES] = {1024, 768, 512};
 
 enum {
-  FORWARD_GROUP = 128,  /* threads that share a row, where the elements of a thread can be chosen so */
-  BACKWARD_GROUP = 256, /* more: its blocks stay, and there are fewer of them */
-  FEWEST_THREADS = 128, /* narrow rows share a block up to this */
-  ANY_THREADS = 512,    /* of a block of the kernels that take any row */
-  ANY_BLOCKS = 2,       /* of them on a multiprocessor */
+  MOST_THREADS = 512,     /* of a block; of backward's, also of a multiprocessor: its registers allow as many */
+  FORWARD_GROUP = 64,     /* threads of a row in forward, where the vectors of a thread can be chosen so */
+  FORWARD_VECTORS = 4,    /* which are no more than this where that is enough */
+  FORWARD_THREADS = 128,  /* of a block that narrow rows share */
+  BACKWARD_THREADS = 256, /* the same; more, since each block has a part of d_weight */
+  UNDER_WAY = 64 << 10,   /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
+  ANY_THREADS = 512,      /* of a block of the kernels that take any row */
+  ANY_BLOCKS = 2,         /* of them on a multiprocessor */
   ANY_PARTIALS = 1 << 24, /* floats of partial d_weight that those kernels may spread over */
   SLOT_BYTES = 16,
   MOST_ROWS = 1 << 30,
-  BLOCK_SHARED = 1536 /* shared memory of a block beside the ring: its sums, and what the system keeps */
+  BLOCK_SHARED = 2048 /* shared memory of a block beside the ring: its sums, and what the system keeps */
 };
 
 /* How the threads of a launch stand on the rows. */
 typedef struct plan {
   tigon_kernel *kernel;
-  int group, side_by_side, cluster, shared_bytes;
-  int64_t clusters;
+  int group, side_by_side, cluster, ahead, shared_bytes;
+  int64_t vectors, clusters;
 } plan;
 
 typedef struct row_tensors {
@@ -88,55 +93,75 @@ static int round_group(int64_t threads) {
   return group;
 }
 
-/* Spreads rows of `vectors` over threads; false where the widest cluster is too narrow. ring: slots of shared memory for
- * each vector. */
-static bool spread(const tigon_device_facts *device, int64_t vectors, int set, int size, int most_threads, int ring,
-                   plan *p) {
-  const int per_thread = (set == SET_BF16 || set == SET_F16 ? 1 : 2) << size;
-  const int most_cluster = device->major >= 9 ? 16 : 1;
-  for (p->cluster = 1; p->cluster <= most_cluster; p->cluster *= 2) {
-    const int64_t group = tigon_ceil_div(vectors, (int64_t)per_thread * p->cluster);
-    if (group > most_threads) continue;
-    p->group = round_group(group);
-    p->side_by_side = p->cluster == 1 && p->group < FEWEST_THREADS ? FEWEST_THREADS / p->group : 1;
-    p->shared_bytes = ring * per_thread * p->group * p->side_by_side * SLOT_BYTES;
-    if (p->shared_bytes + BLOCK_SHARED <= device->shared_bytes) return true;
-  }
-  return false;
+/* Spreads a row over `size` of the set's vectors a thread and p->cluster blocks; false where those are too few. */
+static bool spread(kernel_set *set, int size, int fewest_threads, plan *p) {
+  const int64_t group = tigon_ceil_div(p->vectors, (int64_t)(set->fewest << size) * p->cluster);
+  if (group > MOST_THREADS) return false;
+  p->kernel = &set->kernel[size];
+  p->group = round_group(group);
+  p->side_by_side = p->cluster == 1 && p->group < fewest_threads ? fewest_threads / p->group : 1;
+  while (p->side_by_side & (p->side_by_side - 1)) p->side_by_side &= p->side_by_side - 1;
+  if (p->group & (p->group - 1)) p->side_by_side = 1;
+  return true;
 }
 
-/* The fewest elements a thread with which a row takes `group` threads or fewer; the most where none does. */
-static int size_for(int64_t vectors, int set, int group, int sizes) {
-  int size = 0;
-  const int first = set == SET_BF16 || set == SET_F16 ? 1 : 2;
-  while (size < sizes - 1 && tigon_ceil_div(vectors, (int64_t)first << size) > group) size++;
-  return size;
+static int most_cluster(const tigon_device_facts *device) { return device->major >= 9 ? 16 : 1; }
+
+static plan plan_any_forward(const rms_norm_forward *f) {
+  const int64_t width = f->shape.width;
+  return (plan){.kernel = &forward_any,
+                .group = width < ANY_THREADS ? round_group(width < 32 ? 32 : width) : ANY_THREADS,
+                .side_by_side = 1,
+                .cluster = 1,
+                .clusters = f->shape.rows};
 }
 
-static int elements_of(int set) { return set == SET_BF16 || set == SET_F16 ? 8 : 4; }
-
+/* The fewest vectors a thread with which a row takes FORWARD_GROUP threads, or FORWARD_VECTORS; more for the widest. */
 static plan plan_forward(const tigon_device_facts *device, const rms_norm_forward *f) {
   row_tensors all = {0};
   add(&all, &f->x, true);
   add(&all, &f->residual, f->sum.data);
   add(&all, &f->sum, f->sum.data);
   add(&all, &f->out, true);
-  const int set = set_of(&all, f->xhat_kind), elements = elements_of(set);
-  const int64_t width = f->shape.width, vectors = width / elements;
-  plan p = {0};
-  if (all_aligned(&all, &f->weight, &f->shape, elements)) {
-    const int size = size_for(vectors, set, FORWARD_GROUP, SIZES);
-    p.kernel = &forward_kernels[set][size];
-    if (spread(device, vectors, set, size, forward_threads[size], 0, &p)) {
-      p.clusters = tigon_ceil_div(f->shape.rows, p.side_by_side);
-      return p;
+  kernel_set *set = &forward_sets[set_of(&all, f->xhat_kind)];
+  if (!all_aligned(&all, &f->weight, &f->shape, set->elements)) return plan_any_forward(f);
+  plan p = {.vectors = f->shape.width / set->elements, .cluster = 1};
+  int first = 0;
+  while (set->fewest << first < FORWARD_VECTORS && tigon_ceil_div(p.vectors, set->fewest << first) > FORWARD_GROUP) first++;
+  for (; p.cluster <= most_cluster(device); p.cluster *= 2)
+    for (int size = first; size < set->sizes; size++)
+      if (spread(set, size, FORWARD_THREADS, &p)) {
+        p.clusters = tigon_ceil_div(f->shape.rows, p.side_by_side);
+        return p;
+      }
+  return plan_any_forward(f);
+}
+
+/* Blocks of a multiprocessor, and rows under way. False where the ring of one row ahead is too large. */
+static bool fit_ring(const tigon_device_facts *device, int vectors_per_thread, int tensors, plan *p, int *resident) {
+  const int threads = p->group * p->side_by_side;
+  const int stage = vectors_per_thread * threads * tensors * SLOT_BYTES;
+  *resident = MOST_THREADS / threads;
+  const int ahead = UNDER_WAY / (stage * *resident);
+  p->ahead = ahead < 1 ? 1 : ahead > RMS_NORM_MOST_AHEAD ? RMS_NORM_MOST_AHEAD : ahead;
+  p->shared_bytes = (p->ahead + 1) * stage;
+  while (*resident > 1 && *resident * (p->shared_bytes + BLOCK_SHARED) > device->multiprocessor_shared_bytes) --*resident;
+  return p->shared_bytes + BLOCK_SHARED <= device->shared_bytes;
+}
+
+/* The fewest vectors a thread, in the narrowest cluster, that hold a row. tensors: how many come through the ring. */
+static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *shape, kernel_set *set, int tensors, plan *p) {
+  *p = (plan){.vectors = shape->width / set->elements};
+  for (p->cluster = 1; p->cluster <= most_cluster(device); p->cluster *= 2)
+    for (int size = 0; size < set->sizes; size++) {
+      int resident;
+      if (!spread(set, size, BACKWARD_THREADS, p)) continue;
+      if (!fit_ring(device, set->fewest << size, tensors, p, &resident)) continue;
+      const int64_t most = (int64_t)device->multiprocessors * resident / p->cluster;
+      p->clusters = tigon_smaller(tigon_ceil_div(shape->rows, p->side_by_side), most);
+      return true;
     }
-  }
-  return (plan){.kernel = &forward_any,
-                .group = width < ANY_THREADS ? round_group(width < 32 ? 32 : width) : ANY_THREADS,
-                .side_by_side = 1,
-                .cluster = 1,
-                .clusters = f->shape.rows};
+  return false;
 }
 
 static plan plan_backward_any(const tigon_device_facts *device, const rms_norm_backward *b) {
@@ -157,21 +182,11 @@ static plan plan_backward(const tigon_device_facts *device, const rms_norm_backw
   add(&all, &b->d_sum, b->has_d_sum);
   add(&all, &b->dx, b->has_dx);
   add(&all, &b->d_residual, b->has_d_residual);
-  const int set = set_of(&all, b->xhat_kind), elements = elements_of(set), sizes = set == SET_MIXED ? SIZES - 1 : SIZES;
-  const int64_t width = b->shape.width, vectors = width / elements;
-  plan p = {0};
-  if (!b->has_dy || (query ? width % elements != 0 : !all_aligned(&all, &b->weight, &b->shape, elements)))
-    return plan_backward_any(device, b);
-  const int size = size_for(vectors, set, BACKWARD_GROUP, sizes);
-  p.kernel = &backward_kernels[set][size];
-  if (!spread(device, vectors, set, size, backward_threads[size], RMS_NORM_STAGES * (b->has_d_sum ? 3 : 2), &p))
-    return plan_backward_any(device, b);
-  const int threads = p.group * p.side_by_side;
-  const int by_shared = device->multiprocessor_shared_bytes / (p.shared_bytes + BLOCK_SHARED);
-  const int64_t resident = tigon_smaller(backward_resident[size] / threads, by_shared);
-  const int64_t most = device->multiprocessors * (resident > 0 ? resident : 1) / p.cluster;
-  p.clusters = tigon_smaller(tigon_ceil_div(b->shape.rows, p.side_by_side), most);
-  return p;
+  kernel_set *set = &backward_sets[set_of(&all, b->xhat_kind)];
+  const bool good = query ? b->shape.width % set->elements == 0 : all_aligned(&all, &b->weight, &b->shape, set->elements);
+  plan p;
+  if (b->has_dy && good && plan_ring(device, &b->shape, set, b->has_d_sum ? 3 : 2, &p)) return p;
+  return plan_backward_any(device, b);
 }
 
 tigon_status tigon_rms_norm_gpu_chunks(const char *op, DLDevice device, const rms_norm_backward *b, int64_t *chunks) {
@@ -195,6 +210,16 @@ static void join_heads(int64_t *heads, rms_norm_rows **tensors, int count) {
   if (*heads == 1) return;
   for (int i = 0; i < count; i++) tensors[i]->outer_bytes = tensors[i]->head_bytes;
   *heads = 1;
+}
+
+static rms_norm_layout layout_of(const plan *p) {
+  rms_norm_layout layout = {.group = p->group,
+                            .side_by_side = p->side_by_side,
+                            .cluster = p->cluster,
+                            .ahead = p->ahead,
+                            .vectors = (int32_t)p->vectors};
+  while (1 << layout.group_log2 < p->group) layout.group_log2++;
+  return layout;
 }
 
 static tigon_grid grid_of(const plan *p) {
@@ -222,7 +247,8 @@ tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, 
                                     .sum = rows_of(&f->sum),
                                     .rstd = rows_of(&f->rstd),
                                     .xhat_kind = (int32_t)f->xhat_kind,
-                                    .group = p.group,
+                                    .layout = layout_of(&p),
+                                    .inverse_width = 1.0f / (float)f->shape.width,
                                     .eps = f->eps,
                                     .offset = f->offset};
   rms_norm_rows *tensors[] = {&params.x, &params.residual, &params.out, &params.sum, &params.rstd};
@@ -243,7 +269,8 @@ static tigon_status launch_rows(const tigon_gpu_call *call, const rms_norm_backw
                                      .d_residual = rows_of(&b->d_residual),
                                      .partials = b->partials,
                                      .xhat_kind = (int32_t)b->xhat_kind,
-                                     .group = p->group,
+                                     .layout = layout_of(p),
+                                     .inverse_width = 1.0f / (float)b->shape.width,
                                      .offset = b->offset};
   rms_norm_rows *tensors[] = {&params.dy, &params.d_sum, &params.x, &params.rstd, &params.dx, &params.d_residual};
   join_heads(&params.heads, tensors, 6);
@@ -258,7 +285,7 @@ static tigon_status launch_d_weight(const tigon_gpu_call *call, const rms_norm_b
                                    .kind = (int32_t)b->d_weight.kind,
                                    .accumulate = b->accumulate_d_weight};
   const tigon_grid grid = {.blocks = tigon_ceil_div(b->shape.width, RMS_NORM_REDUCE_COLUMNS),
-                           .threads = RMS_NORM_REDUCE_THREADS,
+                           .threads = RMS_NORM_REDUCE_COLUMNS * RMS_NORM_REDUCE_ROWS,
                            .overlaps = chunks > 0};
   return tigon_gpu_launch(call, &d_weight_kernel, grid, &params);
 }

@@ -30,7 +30,10 @@
   F(cuGraphInstantiate)      \
   F(cuGraphLaunch)           \
   F(cuGraphExecDestroy)      \
-  F(cuGraphDestroy)
+  F(cuGraphDestroy)          \
+  F(cuModuleLoadData)        \
+  F(cuModuleGetFunction)     \
+  F(cuLaunchKernelEx)
 
 typedef struct gpu_driver {
 #define GPU_MEMBER(name) __typeof__(name) *name;

@@ -1,44 +1,19 @@
 /*
  * RMSNorm backward (include/tigon/rms_norm.h): dx, d_residual and this block's part of d_weight from one reading of dy and x.
  *
- * Blocks stay for the whole launch and take every gridDim-th row (or rows: narrow ones share a block, the widest are
- * spread over a cluster; see forward.cu for who holds what). The rows that come next are on their way to shared memory
- * while one is in work: RMS_NORM_STAGES slots a thread and vector. A slot is written by the copies of the thread that
- * reads it, and by no other, so that the ring needs no barrier; the sum over the row needs one. d_weight's sums stay in
- * registers until the rows are done. Bound by memory: dy and x in (and d_residual_out), dx out (and d_residual).
+ * Who holds what of a row is as in forward.cu, and rows come through the ring (ring.cuh). d_weight's sums stay in registers
+ * until the rows are done. Bound by memory: dy and x in (and d_residual_out), dx out (and d_residual).
  */
-#include "kernel/async.cuh"
 #include "kernel/launch.cuh"
 #include "kernel/reduce.cuh"
-#include "rms_norm/kernels/rows.cuh"
-
-enum { SLOT_BYTES = 16 };
-
-/* The thread's slots: (stage, tensor, vector, thread of the block). */
-template <int V>
-struct ring {
-  char *data;
-  int tensors;
-
-  __device__ __forceinline__ char *slot(int stage, int tensor, int k) const {
-    return data + ((stage * tensors + tensor) * V + k) * (int)blockDim.x * SLOT_BYTES;
-  }
-};
-
-template <int N>
-__device__ __forceinline__ void copy_vector(char *slot, const char *row, int kind, int i) {
-  if (kind_bytes(kind) * N == 16)
-    async_copy<16>(slot, row + (size_t)i * 16);
-  else
-    async_copy<8>(slot, row + (size_t)i * 8);
-}
+#include "rms_norm/kernels/ring.cuh"
 
 /* Adds up the sums of rows that lay side by side, in their order, and stores what the block has. */
 template <int N, int V>
 __device__ __forceinline__ void store_partials(const rms_norm_backward_params &p, const lanes<N> (&d_weight)[V], float *room,
                                                int place, int first) {
-  const int group = p.group, side_by_side = (int)blockDim.x / group, vectors = (int)(p.width / N);
-  float *partials = p.partials + (int64_t)(blockIdx.x / cluster_size()) * p.width;
+  const int group = p.layout.group, side_by_side = p.layout.side_by_side, vectors = p.layout.vectors;
+  float *partials = p.partials + cluster_number(p.layout) * p.width;
   if (side_by_side > 1) {
     async_wait<0>();
     __syncthreads();
@@ -65,89 +40,97 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
   __shared__ group_sums room;
   const int x_kind = KIND ? KIND : p.x.kind, dy_kind = KIND ? KIND : p.dy.kind, d_sum_kind = KIND ? KIND : p.d_sum.kind;
   const int dx_kind = KIND ? KIND : p.dx.kind, d_residual_kind = KIND ? KIND : p.d_residual.kind;
-  const int group = p.group, lane = (int)threadIdx.x % group, place = (int)threadIdx.x / group;
-  const int vectors = (int)(p.width / N), first = (int)cluster_rank() * V * group + lane;
-  const int rows = (int)p.rows, heads = (int)p.heads, step = (int)(gridDim.x / cluster_size() * (blockDim.x / group));
-  const bool wants_ds = p.dx.data || p.d_residual.data;
-  const ring<V> stages = {memory + threadIdx.x * SLOT_BYTES, p.d_sum.data ? 3 : 2};
+  const rms_norm_layout &layout = p.layout;
+  const standing here = stand<V>(layout);
+  const int group = layout.group, vectors = layout.vectors, first = here.first;
+  const int rows = (int)p.rows, heads = (int)p.heads, step = cluster_count(layout) * layout.side_by_side;
+  const bool adds = p.d_sum.data;
+  let_next_kernel_start(); /* all blocks are here; those of the reduction wait for this kernel's end, in freed places */
+  const ring<V> stages = {memory + threadIdx.x * SLOT_BYTES, adds ? 3 : 2};
 
-  auto fetch = [&](int row, int stage) {
-    if (row < rows) {
-      const row_index at = row_at(heads, row);
-      const char *x = row_of(p.x, at), *dy = row_of(p.dy, at), *d_sum = row_of(p.d_sum, at);
+  int row = cluster_number(layout) * layout.side_by_side + here.place, coming = row, stage = 0;
+  walk x, dy, d_sum, dx, d_residual, rstds;
+  x.start(p.x, heads, row, step);
+  dy.start(p.dy, heads, row, step);
+  if (adds) d_sum.start(p.d_sum, heads, row, step);
+  dx.start(p.dx, heads, row, step);
+  d_residual.start(p.d_residual, heads, row, step);
+  rstds.start(p.rstd, heads, row, step);
+  auto fetch = [&](int stage) {
 #pragma unroll
-      for (int k = 0; k < V; k++) {
-        const int i = first + k * group;
-        if (i < vectors) {
-          copy_vector<N>(stages.slot(stage, 0, k), x, x_kind, i);
-          copy_vector<N>(stages.slot(stage, 1, k), dy, dy_kind, i);
-          if (p.d_sum.data) copy_vector<N>(stages.slot(stage, 2, k), d_sum, d_sum_kind, i);
-        }
-      }
+    for (int k = 0; k < V; k++) {
+      const int i = first + k * group;
+      if (coming >= rows || i >= vectors) continue;
+      copy_vector<N>(stages.slot(stage, 0, k), x.at, x_kind, i);
+      copy_vector<N>(stages.slot(stage, 1, k), dy.at, dy_kind, i);
+      if (adds) copy_vector<N>(stages.slot(stage, 2, k), d_sum.at, d_sum_kind, i);
     }
     async_commit();
+    coming += step;
+    x.next(p.x, heads, coming);
+    dy.next(p.dy, heads, coming);
+    if (adds) d_sum.next(p.d_sum, heads, coming);
   };
-  auto rstd_at = [&](int row) { return row < rows ? *(const float *)row_of(p.rstd, row_at(heads, row)) : 0.0f; };
-
+  for (int ahead = 0; ahead < layout.ahead; ahead++) fetch(ahead);
+  clear_sums(&room);
+  float next_rstd = row < rows ? *(const float *)rstds.at : 0.0f;
   lanes<N> factor[V], d_weight[V];
 #pragma unroll
   for (int k = 0; k < V; k++) {
-    const int i = first + k * group;
 #pragma unroll
     for (int q = 0; q < N / 2; q++) factor[k].pair[q] = d_weight[k].pair[q] = pair_set(0.0f);
-    if (i < vectors) factor[k] = load_factor<N, false>(p.weight, p.weight.kind, p.offset, i);
+    if (first + k * group < vectors) factor[k] = load_factor<N, false>(p.weight, p.weight.kind, p.offset, first + k * group);
   }
-
-  int row = (int)(blockIdx.x / cluster_size() * (blockDim.x / group)) + place;
-  for (int ahead = 0; ahead < RMS_NORM_STAGES - 1; ahead++) fetch(row + ahead * step, ahead);
-  float next_rstd = rstd_at(row);
-  int stage = 0, turn = 0;
-  for (; row - place < rows; row += step, turn++) { /* all threads as often: they meet in the sum */
+  for (int turn = 0; row - here.place < rows; turn++) { /* all threads as often: they meet in the sum */
     const bool live = row < rows;
     const float rstd = next_rstd;
-    next_rstd = rstd_at(row + step);
-    fetch(row + (RMS_NORM_STAGES - 1) * step, stage == 0 ? RMS_NORM_STAGES - 1 : stage - 1);
-    async_wait<RMS_NORM_STAGES - 1>();
+    row += step;
+    rstds.next(p.rstd, heads, row);
+    if (row < rows) next_rstd = *(const float *)rstds.at;
+    fetch(stage == 0 ? layout.ahead : stage - 1);
+    wait_for_row(layout.ahead);
     float2 products = pair_set(0.0f);
+    lanes<N> m[V];
+    held<KIND, N> s[V];
 #pragma unroll
     for (int k = 0; k < V; k++) {
       if (!live || first + k * group >= vectors) continue;
-      const lanes<N> x = load_lanes<N, false>(stages.slot(stage, 0, k), x_kind, 0);
-      const lanes<N> dy = load_lanes<N, false>(stages.slot(stage, 1, k), dy_kind, 0);
+      s[k].load(stages.slot(stage, 0, k), x_kind, 0);
+      const lanes<N> g = load_lanes<N>(stages.slot(stage, 1, k), dy_kind, 0), v = s[k].get();
 #pragma unroll
       for (int q = 0; q < N / 2; q++) {
-        const float2 xhat = pair_mul(x.pair[q], pair_set(rstd));
-        d_weight[k].pair[q] = pair_fma(dy.pair[q], round_pair(XHAT ? XHAT : p.xhat_kind, xhat), d_weight[k].pair[q]);
-        products = pair_fma(pair_mul(dy.pair[q], factor[k].pair[q]), xhat, products);
+        const float2 xhat = pair_mul(v.pair[q], pair_set(rstd));
+        d_weight[k].pair[q] = pair_fma(g.pair[q], round_pair(XHAT ? XHAT : p.xhat_kind, xhat), d_weight[k].pair[q]);
+        m[k].pair[q] = pair_mul(g.pair[q], factor[k].pair[q]);
+        products = pair_fma(m[k].pair[q], xhat, products);
       }
     }
-    if (wants_ds) {
-      const float mean = __fdiv_rn(sum_over_group(products.x + products.y, group, &room, turn), (float)p.width);
-      const row_index at = row_at(heads, row);
-      char *dx = row_of(p.dx, at), *d_residual = row_of(p.d_residual, at);
-      const float2 back = pair_set(-__fmul_rn(rstd, __fmul_rn(rstd, mean)));
+    const float mean = __fmul_rn(
+        sum_over_group(products.x + products.y, group, layout.side_by_side > 1, layout.cluster, &room, turn),
+        p.inverse_width);
+    const float2 back = pair_set(-__fmul_rn(rstd, __fmul_rn(rstd, mean)));
 #pragma unroll
-      for (int k = 0; k < V; k++) {
-        const int i = first + k * group;
-        if (!live || i >= vectors) continue;
-        const lanes<N> x = load_lanes<N, false>(stages.slot(stage, 0, k), x_kind, 0);
-        lanes<N> ds = load_lanes<N, false>(stages.slot(stage, 1, k), dy_kind, 0);
+    for (int k = 0; k < V; k++) {
+      const int i = first + k * group;
+      if (!live || i >= vectors) continue;
+      const lanes<N> v = s[k].get();
+      lanes<N> ds;
 #pragma unroll
-        for (int q = 0; q < N / 2; q++)
-          ds.pair[q] = pair_fma(x.pair[q], back, pair_mul(pair_set(rstd), pair_mul(ds.pair[q], factor[k].pair[q])));
-        if (p.d_sum.data) {
-          const lanes<N> d_sum = load_lanes<N, false>(stages.slot(stage, 2, k), d_sum_kind, 0);
+      for (int q = 0; q < N / 2; q++)
+        ds.pair[q] = pair_fma(v.pair[q], back, pair_mul(pair_set(rstd), m[k].pair[q]));
+      if (adds) {
+        const lanes<N> more = load_lanes<N>(stages.slot(stage, 2, k), d_sum_kind, 0);
 #pragma unroll
-          for (int q = 0; q < N / 2; q++) ds.pair[q] = pair_add(ds.pair[q], d_sum.pair[q]);
-        }
-        if (p.dx.data) store_lanes<N>(dx, dx_kind, i, ds);
-        if (p.d_residual.data) store_lanes<N>(d_residual, d_residual_kind, i, ds);
+        for (int q = 0; q < N / 2; q++) ds.pair[q] = pair_add(ds.pair[q], more.pair[q]);
       }
+      if (p.dx.data) store_lanes<N>(dx.at, dx_kind, i, ds);
+      if (p.d_residual.data) store_lanes<N>(d_residual.at, d_residual_kind, i, ds);
     }
-    stage = stage + 1 == RMS_NORM_STAGES ? 0 : stage + 1;
+    dx.next(p.dx, heads, row);
+    d_residual.next(p.d_residual, heads, row);
+    stage = stage == layout.ahead ? 0 : stage + 1;
   }
-  let_next_kernel_start();
-  if (p.partials) store_partials<N, V>(p, d_weight, (float *)memory, place, first);
+  if (p.partials) store_partials<N, V>(p, d_weight, (float *)memory, here.place, first);
 }
 
 /* Any width, alignment and kinds, and dy absent: a row a block, element by element, the second time from the caches. The
@@ -158,6 +141,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   float *d_weight = p.partials + (int64_t)blockIdx.x * p.width;
   const bool wants_ds = p.dx.data || p.d_residual.data;
   int turn = 0;
+  let_next_kernel_start();
+  clear_sums(&room);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x, turn++) {
     const row_index at = row_at(p.heads, row);
     const char *x = row_of(p.x, at), *dy = row_of(p.dy, at), *d_sum = row_of(p.d_sum, at);
@@ -172,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         if (p.partials) d_weight[j] = __fmaf_rn(g, round_element(p.xhat_kind, xhat), turn ? d_weight[j] : 0.0f);
       }
     if (!wants_ds) continue;
-    const float mean = __fdiv_rn(sum_over_group(products, (int)blockDim.x, &room, turn), (float)p.width);
+    const float mean = __fmul_rn(sum_over_group(products, (int)blockDim.x, false, 1, &room, turn), p.inverse_width);
     const float back = -__fmul_rn(rstd, __fmul_rn(rstd, mean));
 #pragma unroll 4
     for (int64_t j = threadIdx.x; j < p.width; j += blockDim.x) {
@@ -186,47 +171,40 @@ extern "C" __global__ void __launch_bounds__(1024)
       if (p.d_residual.data) store_element(d_residual, p.d_residual.kind, j, ds);
     }
   }
-  let_next_kernel_start();
 }
 
-/* d_weight = the sum of the blocks' parts, in a fixed order: warp w adds up chunks w, w + 32, ..., then the warps' sums. */
-extern "C" __global__ void __launch_bounds__(RMS_NORM_REDUCE_THREADS)
+/* d_weight = the sum of the blocks' parts, in a fixed order: thread row r adds up chunks r, r + 32, ..., then the rows'
+ * sums are added up. */
+extern "C" __global__ void __launch_bounds__(RMS_NORM_REDUCE_COLUMNS *RMS_NORM_REDUCE_ROWS)
     rms_norm_d_weight(const __grid_constant__ rms_norm_reduce_params p) {
-  __shared__ float sums[MOST_WARPS][RMS_NORM_REDUCE_COLUMNS];
-  const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-  const int64_t j = (int64_t)blockIdx.x * RMS_NORM_REDUCE_COLUMNS + lane;
+  __shared__ float sums[RMS_NORM_REDUCE_ROWS][RMS_NORM_REDUCE_COLUMNS];
+  const int column = (int)threadIdx.x % RMS_NORM_REDUCE_COLUMNS, row = (int)threadIdx.x / RMS_NORM_REDUCE_COLUMNS;
+  const int64_t j = (int64_t)blockIdx.x * RMS_NORM_REDUCE_COLUMNS + column;
   wait_for_previous_kernel();
   float sum = 0;
   if (j < p.width)
-#pragma unroll 4
-    for (int64_t c = warp; c < p.chunks; c += MOST_WARPS) sum += p.partials[c * p.width + j];
-  sums[warp][lane] = sum;
+#pragma unroll 8
+    for (int64_t c = row; c < p.chunks; c += RMS_NORM_REDUCE_ROWS) sum += p.partials[c * p.width + j];
+  sums[row][column] = sum;
   __syncthreads();
-  if (warp > 0 || j >= p.width) return;
-  for (int w = 1; w < MOST_WARPS; w++) sum += sums[w][lane];
+  if (row > 0 || j >= p.width) return;
+  for (int r = 1; r < RMS_NORM_REDUCE_ROWS; r++) sum += sums[r][column];
   if (p.accumulate) sum += load_element(p.d_weight, p.kind, j);
   store_element(p.d_weight, p.kind, j, sum);
 }
 
-/* 8 elements a thread take up to 64 registers, 16 take 84 and 32 take 128. */
-#define BACKWARD(name, kind, n, v)                                                                      \
-  extern "C" __global__ void __launch_bounds__((n) * (v) == 16 ? 256 : 512,                             \
-                                               (n) * (v) == 8 ? 2 : (n) * (v) == 16 ? 3 : 1)            \
-      rms_norm_backward_##name##_##v(const __grid_constant__ rms_norm_backward_params p) {              \
-    if ((kind) <= KIND_F32 || p.xhat_kind == (kind)) /* mixed and fp32: there is one form */           \
-      differentiate_rows<kind, kind, n, v>(p);                                                          \
-    else                                                                                                \
-      differentiate_rows<kind, KIND_F32, n, v>(p);                                                      \
+#define BACKWARD(name, kind, n, v)                                                             \
+  extern "C" __global__ void __launch_bounds__(512, 1)                                         \
+      rms_norm_backward_##name##_##v(const __grid_constant__ rms_norm_backward_params p) {     \
+    if ((kind) <= KIND_F32 || p.xhat_kind == (kind)) /* mixed and fp32: there is one form */  \
+      differentiate_rows<kind, kind, n, v>(p);                                                 \
+    else                                                                                       \
+      differentiate_rows<kind, KIND_F32, n, v>(p);                                             \
   }
 
-BACKWARD(bf16, KIND_BF16, 8, 1)
 BACKWARD(bf16, KIND_BF16, 8, 2)
-BACKWARD(bf16, KIND_BF16, 8, 4)
-BACKWARD(f16, KIND_F16, 8, 1)
 BACKWARD(f16, KIND_F16, 8, 2)
-BACKWARD(f16, KIND_F16, 8, 4)
 BACKWARD(f32, KIND_F32, 4, 2)
 BACKWARD(f32, KIND_F32, 4, 4)
-BACKWARD(f32, KIND_F32, 4, 8)
 BACKWARD(mixed, 0, 4, 2)
 BACKWARD(mixed, 0, 4, 4)

@@ -3,34 +3,54 @@
  * its scaling.
  *
  * A group of threads holds a row: V vectors of N neighbouring elements a thread, vector k of thread t of block b being
- * number (b V + k) group + t. Narrow rows share a block; the widest are spread over a cluster of blocks, which add up
- * their sums through each other's shared memory. Bound by memory: x in, out out (and residual in, residual_out out); what
- * hides the latency is the many blocks of a multiprocessor, of which each waits for its own row.
+ * number (b V + k) group + t. Narrow rows share a block; the blocks of a cluster add up their sums through each other's
+ * shared memory. Bound by memory: x in, out out (and residual in, residual_out out). A block is done after its row, and
+ * the many blocks of a multiprocessor hide each other's latency; blocks that stay and fetch ahead, as backward's do, were
+ * slower here (docs/lab/rms_norm.md).
  */
 #include "kernel/reduce.cuh"
 #include "rms_norm/kernels/rows.cuh"
 
 /* A thread's part of one row. */
-template <int N, int V>
+template <int KIND, int N, int V>
 struct part {
-  lanes<N> s[V];
+  held<KIND, N> s[V];
   int first, group, vectors;
 };
 
-/* out of s; every kind is a constant where that pays (WEIGHT and XHAT may be those of the tensors, 0 otherwise). */
-template <int WEIGHT, int XHAT, int N, int V>
-__device__ __forceinline__ void scale_row(const rms_norm_forward_params &p, part<N, V> &row, char *out, int out_kind,
-                                          float rstd) {
+/* out of s. WEIGHT and XHAT: kinds of the weight, which is there, and of what xhat is rounded to; 0: as p says. */
+template <int WEIGHT, int XHAT, int KIND, int N, int V>
+__device__ __forceinline__ void scale_row(const rms_norm_forward_params &p, const part<KIND, N, V> &row, char *out,
+                                          int out_kind, float rstd) {
   const int weight_kind = WEIGHT ? WEIGHT : p.weight.kind, xhat_kind = XHAT ? XHAT : p.xhat_kind;
 #pragma unroll
   for (int k = 0; k < V; k++) {
     const int i = row.first + k * row.group;
     if (i >= row.vectors) continue;
     const lanes<N> factor = load_factor<N, WEIGHT != 0>(p.weight, weight_kind, p.offset, i);
+    lanes<N> v = row.s[k].get();
 #pragma unroll
     for (int q = 0; q < N / 2; q++)
-      row.s[k].pair[q] = pair_mul(round_pair(xhat_kind, pair_mul(row.s[k].pair[q], pair_set(rstd))), factor.pair[q]);
-    store_lanes<N>(out, out_kind, i, row.s[k]);
+      v.pair[q] = pair_mul(round_pair(xhat_kind, pair_mul(v.pair[q], pair_set(rstd))), factor.pair[q]);
+    store_lanes<N>(out, out_kind, i, v);
+  }
+}
+
+/* The same for Llama's form in 16 bits: xhat, weight and out of one kind, offset 0, so that two products are one
+ * instruction. */
+template <int KIND, int N, int V>
+__device__ __forceinline__ void scale_row_in_words(const rms_norm_forward_params &p, const part<KIND, N, V> &row,
+                                                   char *out, float rstd) {
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    const int i = row.first + k * row.group;
+    if (i >= row.vectors) continue;
+    words<N> w = load_words<N>(p.weight.data, i);
+    const lanes<N> v = row.s[k].get();
+#pragma unroll
+    for (int q = 0; q < N / 2; q++)
+      w.word[q] = multiply_words(KIND, pack_pair(KIND, pair_mul(v.pair[q], pair_set(rstd))), w.word[q]);
+    store_words<N>(out, i, w);
   }
 }
 
@@ -40,62 +60,62 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
   __shared__ group_sums room;
   const int x_kind = KIND ? KIND : p.x.kind, sum_kind = KIND ? KIND : p.sum.kind;
   const int residual_kind = KIND ? KIND : p.residual.kind, out_kind = KIND ? KIND : p.out.kind;
-  const int group = p.group, lane = (int)threadIdx.x % group, place = (int)threadIdx.x / group;
-  part<N, V> part;
-  part.first = (int)cluster_rank() * V * group + lane;
-  part.group = group;
-  part.vectors = (int)(p.width / N);
-  const int rows = (int)p.rows, side_by_side = (int)blockDim.x / group;
-  const int step = (int)(gridDim.x / cluster_size()) * side_by_side;
-  int turn = 0;
-  for (int begin = (int)(blockIdx.x / cluster_size()) * side_by_side; begin < rows; begin += step, turn++) {
-    const int row = begin + place;
-    const bool live = row < rows;
-    const row_index at = row_at((int)p.heads, row);
-    const char *x = row_of(p.x, at);
+  const standing here = stand<V>(p.layout);
+  const int row = cluster_number(p.layout) * p.layout.side_by_side + here.place;
+  const row_index at = row_at((int)p.heads, row);
+  const char *x = row_of(p.x, at);
+  part<KIND, N, V> part;
+  part.first = here.first;
+  part.group = p.layout.group;
+  part.vectors = row < (int)p.rows ? p.layout.vectors : 0;
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    part.s[k].set(lanes<N>());
+    if (part.first + k * part.group < part.vectors)
+      part.s[k].load(x, x_kind, part.first + k * part.group);
+  }
+  clear_sums(&room);
+  if (p.sum.data) {
+    const char *residual = row_of(p.residual, at);
+    char *sum = row_of(p.sum, at);
 #pragma unroll
     for (int k = 0; k < V; k++) {
-      const int i = part.first + k * group;
+      const int i = part.first + k * part.group;
+      if (i >= part.vectors) continue;
+      const lanes<N> r = load_lanes<N>(residual, residual_kind, i);
+      lanes<N> v = part.s[k].get();
 #pragma unroll
-      for (int q = 0; q < N / 2; q++) part.s[k].pair[q] = pair_set(0.0f);
-      if (live && i < part.vectors) part.s[k] = load_lanes<N, true>(x, x_kind, i);
+      for (int q = 0; q < N / 2; q++) v.pair[q] = round_pair(sum_kind, pair_add(v.pair[q], r.pair[q]));
+      store_lanes<N>(sum, sum_kind, i, v);
+      part.s[k].set(v);
     }
-    if (p.sum.data) {
-      const char *residual = row_of(p.residual, at);
-      char *sum = row_of(p.sum, at);
-#pragma unroll
-      for (int k = 0; k < V; k++) {
-        const int i = part.first + k * group;
-        if (!live || i >= part.vectors) continue;
-        const lanes<N> r = load_lanes<N, true>(residual, residual_kind, i);
-#pragma unroll
-        for (int q = 0; q < N / 2; q++)
-          part.s[k].pair[q] = round_pair(sum_kind, pair_add(part.s[k].pair[q], r.pair[q]));
-        store_lanes<N>(sum, sum_kind, i, part.s[k]);
-      }
-    }
-    float2 squares = pair_set(0.0f);
-#pragma unroll
-    for (int k = 0; k < V; k++)
-#pragma unroll
-      for (int q = 0; q < N / 2; q++) squares = pair_fma(part.s[k].pair[q], part.s[k].pair[q], squares);
-    const float rstd = rstd_of(sum_over_group(squares.x + squares.y, group, &room, turn), p.width, p.eps);
-    if (!live) continue;
-    if (p.rstd.data && lane == 0 && cluster_rank() == 0) *(float *)row_of(p.rstd, at) = rstd;
-    char *out = row_of(p.out, at);
-    if (KIND && p.weight.data && p.weight.kind == KIND && p.xhat_kind == KIND)
-      scale_row<KIND, KIND>(p, part, out, out_kind, rstd);
-    else if (KIND && p.weight.data && p.weight.kind == KIND)
-      scale_row<KIND, KIND_F32>(p, part, out, out_kind, rstd);
-    else
-      scale_row<0, 0>(p, part, out, out_kind, rstd);
   }
+  float2 squares = pair_set(0.0f);
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    const lanes<N> v = part.s[k].get();
+#pragma unroll
+    for (int q = 0; q < N / 2; q++) squares = pair_fma(v.pair[q], v.pair[q], squares);
+  }
+  const float total = sum_over_group(squares.x + squares.y, part.group, p.layout.side_by_side > 1, p.layout.cluster, &room,
+                                     0);
+  const float rstd = rstd_of(total, p.inverse_width, p.eps);
+  if (part.first == 0 && part.vectors > 0 && p.rstd.data) *(float *)row_of(p.rstd, at) = rstd;
+  char *out = row_of(p.out, at);
+  const bool plain = KIND && p.weight.data && p.weight.kind == KIND;
+  if constexpr (KIND == KIND_BF16 || KIND == KIND_F16)
+    if (plain && p.xhat_kind == KIND && p.offset == 0.0f) return scale_row_in_words(p, part, out, rstd);
+  if (plain && p.xhat_kind == KIND_F32)
+    scale_row<KIND, KIND_F32>(p, part, out, out_kind, rstd);
+  else
+    scale_row<0, 0>(p, part, out, out_kind, rstd);
 }
 
 /* Any width, alignment and kinds: a row a block, element by element, the second time from the caches. */
 extern "C" __global__ void __launch_bounds__(1024) rms_norm_forward_any(const __grid_constant__ rms_norm_forward_params p) {
   __shared__ group_sums room;
   int turn = 0;
+  clear_sums(&room);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x, turn++) {
     const row_index at = row_at(p.heads, row);
     const char *x = row_of(p.x, at), *residual = row_of(p.residual, at);
@@ -110,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_forward_any(const __
       }
       squares = __fmaf_rn(s, s, squares);
     }
-    const float rstd = rstd_of(sum_over_group(squares, (int)blockDim.x, &room, turn), p.width, p.eps);
+    const float rstd = rstd_of(sum_over_group(squares, (int)blockDim.x, false, 1, &room, turn), p.inverse_width, p.eps);
     if (p.rstd.data && threadIdx.x == 0) *(float *)row_of(p.rstd, at) = rstd;
 #pragma unroll 4
     for (int64_t j = threadIdx.x; j < p.width; j += blockDim.x) {
@@ -121,11 +141,11 @@ extern "C" __global__ void __launch_bounds__(1024) rms_norm_forward_any(const __
   }
 }
 
-/* 32 elements a thread take up to 128 registers, fewer take 64. */
-#define FORWARD(name, kind, n, v)                                                                       \
-  extern "C" __global__ void __launch_bounds__(512, (n) * (v) > 16 ? 1 : 2)                             \
-      rms_norm_forward_##name##_##v(const __grid_constant__ rms_norm_forward_params p) {                \
-    normalize_rows<kind, n, v>(p);                                                                      \
+/* Up to 16 registers that a thread keeps of its row leave 64 a thread to be enough; 32 take more. */
+#define FORWARD(name, kind, n, v)                                                             \
+  extern "C" __global__ void __launch_bounds__(512, sizeof(held<kind, n>) * (v) > 64 ? 1 : 2) \
+      rms_norm_forward_##name##_##v(const __grid_constant__ rms_norm_forward_params p) {      \
+    normalize_rows<kind, n, v>(p);                                                            \
   }
 
 FORWARD(bf16, KIND_BF16, 8, 1)

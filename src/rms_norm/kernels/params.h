@@ -11,12 +11,21 @@ typedef struct rms_norm_rows {
   int32_t kind;
 } rms_norm_rows;
 
+/* How threads stand on rows. A group of threads shares a row; groups stand side by side in a block (then their size is a
+ * power of two), or the groups of a cluster's blocks share one. */
+typedef struct rms_norm_layout {
+  int32_t group, group_log2;
+  int32_t side_by_side, cluster;
+  int32_t vectors; /* of a row */
+  int32_t ahead;   /* rows of a block that are on their way while one is in work; the ring has one stage more */
+} rms_norm_layout;
+
 typedef struct rms_norm_forward_params {
   int64_t rows, heads, width;
   rms_norm_rows x, residual, weight, out, sum, rstd;
   int32_t xhat_kind; /* what xhat is rounded to before the weight */
-  int32_t group;     /* threads of a block that share a row */
-  float eps, offset;
+  rms_norm_layout layout;
+  float inverse_width, eps, offset;
 } rms_norm_forward_params;
 
 typedef struct rms_norm_backward_params {
@@ -24,8 +33,8 @@ typedef struct rms_norm_backward_params {
   rms_norm_rows dy, d_sum, x, weight, rstd, dx, d_residual;
   float *partials;   /* (clusters of the grid, width) d_weight of each; NULL: not wanted */
   int32_t xhat_kind; /* what d_weight's xhat is rounded to */
-  int32_t group;
-  float offset;
+  rms_norm_layout layout;
+  float inverse_width, offset;
 } rms_norm_backward_params;
 
 typedef struct rms_norm_reduce_params {
@@ -35,10 +44,9 @@ typedef struct rms_norm_reduce_params {
   int32_t kind, accumulate;
 } rms_norm_reduce_params;
 
-/* Rows that backward copies to shared memory: the one in work and those on their way. */
-enum { RMS_NORM_STAGES = 3 };
+enum { RMS_NORM_MOST_AHEAD = 4 };
 
-/* Columns and threads of a block of the kernel that adds up the partial d_weight. */
-enum { RMS_NORM_REDUCE_COLUMNS = 32, RMS_NORM_REDUCE_THREADS = 1024 };
+/* A block of the kernel that adds up the parts of d_weight: a sector of columns, so that many blocks share the work. */
+enum { RMS_NORM_REDUCE_COLUMNS = 8, RMS_NORM_REDUCE_ROWS = 32 };
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef TIGON_RMS_NORM_KERNELS_ROWS_CUH
 #define TIGON_RMS_NORM_KERNELS_ROWS_CUH
 
+#include "kernel/cluster.cuh"
 #include "kernel/number.cuh"
 #include "rms_norm/kernels/params.h"
 
@@ -42,7 +43,7 @@ __device__ __forceinline__ lanes<N> load_factor(const rms_norm_rows &weight, int
     for (int q = 0; q < N / 2; q++) factor.pair[q] = pair_set(1.0f);
     return factor;
   }
-  factor = load_lanes<N, false>(weight.data, kind, i);
+  factor = load_lanes<N>(weight.data, kind, i);
 #pragma unroll
   for (int q = 0; q < N / 2; q++) factor.pair[q] = pair_add(factor.pair[q], pair_set(offset));
   return factor;
@@ -53,11 +54,35 @@ __device__ __forceinline__ float load_factor_element(const rms_norm_rows &weight
 }
 
 /* 1 / sqrt(sum / width + eps). The approximation's last bit is set right by one Newton step. */
-__device__ __forceinline__ float rstd_of(float sum, int64_t width, float eps) {
-  const float a = __fadd_rn(__fdiv_rn(sum, (float)width), eps), y = rsqrtf(a);
+__device__ __forceinline__ float rstd_of(float sum, float inverse_width, float eps) {
+  const float a = __fmaf_rn(sum, inverse_width, eps), y = rsqrtf(a);
   const float square = __fmul_rn(y, y), rest = __fmaf_rn(y, y, -square);
   const float error = __fmaf_rn(-a, rest, __fmaf_rn(-a, square, 1.0f));
   return isfinite(y) && y > 0 ? __fmaf_rn(0.5f * y, error, y) : y;
+}
+
+/* Where a thread stands: its place in the group, the group's place in the block, its first vector of a row. */
+struct standing {
+  int lane, place, first;
+};
+
+template <int V>
+__device__ __forceinline__ standing stand(const rms_norm_layout &layout) {
+  standing at = {(int)threadIdx.x, 0, (int)threadIdx.x};
+  if (layout.side_by_side > 1) {
+    at.place = at.lane >> layout.group_log2;
+    at.first = at.lane &= layout.group - 1;
+  }
+  if (layout.cluster > 1) at.first += (int)cluster_rank() * V * layout.group;
+  return at;
+}
+
+/* The number of this block's cluster, and of clusters. */
+__device__ __forceinline__ int cluster_number(const rms_norm_layout &layout) {
+  return layout.cluster > 1 ? (int)blockIdx.x / layout.cluster : (int)blockIdx.x;
+}
+__device__ __forceinline__ int cluster_count(const rms_norm_layout &layout) {
+  return layout.cluster > 1 ? (int)gridDim.x / layout.cluster : (int)gridDim.x;
 }
 
 #endif
