@@ -32,6 +32,9 @@ endif()
 if(TARGET tigon)
   list(APPEND _environment TIGON_PROGRAM=$<TARGET_FILE:tigon>)
 endif()
+if(TARGET tigon_ffi)
+  list(APPEND _environment PYTHONPATH=${PROJECT_SOURCE_DIR}/python TIGON_FFI_LIBRARY=$<TARGET_FILE:tigon_ffi>)
+endif()
 
 # The oracles, and the helpers of the tests; an oracle is computed as written, so without contraction.
 function(tigon_test_target target)
@@ -140,6 +143,14 @@ if(NOT TIGON_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     if(_missing)
       tigon_left_out("no Python tests: ${_missing} (./bootstrap test installs all that tests need)")
     else()
+      # The package's own tests need what the package needs.
+      execute_process(
+        COMMAND ${Python3_EXECUTABLE} -c "import importlib.metadata as m; print(m.version('torch').split('+')[0], m.version('apache-tvm-ffi'))"
+        OUTPUT_VARIABLE _found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      if(NOT TARGET tigon_ffi OR NOT _found MATCHES "^([0-9.]+) " OR CMAKE_MATCH_1 VERSION_LESS 2.11)
+        list(FILTER _python_tests EXCLUDE REGEX "/tests/python/")
+        tigon_left_out("no tests of the Python package: libtigon_ffi.so, apache-tvm-ffi or PyTorch 2.11 is missing (./bootstrap test installs them)")
+      endif()
       foreach(file ${_python_tests})
         tigon_register(${file} ${Python3_EXECUTABLE} -m pytest -q -p no:cacheprovider ${file})
       endforeach()
