@@ -171,7 +171,7 @@ static int fold_rows(ffi_frame *frame) {
   if (ffi_fold_rows(frame->operation->op, frame->rows, frame->row_count)) return -1;
   for (int i = 0; i < frame->row_count; i++) {
     const DLTensor *view = &frame->rows[i].view;
-    memcpy(frame->block + frame->rows[i].offset, &view, sizeof view);
+    memcpy(frame->block + frame->rows[i].offset, &view, sizeof(void *));
   }
   return 0;
 }
