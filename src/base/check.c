@@ -172,8 +172,8 @@ tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTe
   return view;
 }
 
-void tigon_check_that(tigon_checker *check, bool condition, const char *name, const char *format, ...) {
-  if (condition || check->status != TIGON_OK) return;
+void tigon_check_fail(tigon_checker *check, const char *name, const char *format, ...) {
+  if (check->status != TIGON_OK) return;
   char message[256];
   va_list args;
   va_start(args, format);

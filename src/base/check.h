@@ -51,9 +51,12 @@ tigon_kind tigon_kind_of(DLDataType type);
 tigon_view tigon_check_tensor(tigon_checker *check, const char *name, const DLTensor *tensor, unsigned kinds,
                               unsigned flags, int ndim, const int64_t *shape);
 
-/* Fails with TIGON_INVALID_ARGUMENT unless the condition holds. */
-void tigon_check_that(tigon_checker *check, bool condition, const char *name, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Fails with TIGON_INVALID_ARGUMENT unless the condition holds; only then are the message's arguments computed. */
+#define tigon_check_that(check, condition, name, ...) \
+  ((condition) ? (void)0 : tigon_check_fail((check), (name), __VA_ARGS__))
+
+void tigon_check_fail(tigon_checker *check, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
 
 /* Fails when an output shares memory with another tensor; absent and empty ones share none. */
 void tigon_check_apart(tigon_checker *check, const char *name, const tigon_view *output, const char *other_name,

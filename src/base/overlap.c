@@ -66,9 +66,29 @@ static bool meet(const layout *a, int i, const layout *b, int j, int64_t distanc
   return false;
 }
 
+/* The bytes from the view's first to its last, and where the first is. */
+static int64_t reach(const tigon_view *view, uintptr_t *first) {
+  const int64_t bytes = tigon_kind_bytes(view->kind);
+  int64_t below = 0, above = bytes;
+  for (int i = 0; i < view->ndim; i++) {
+    const int64_t steps = (view->shape[i] - 1) * view->stride[i] * bytes;
+    *(steps < 0 ? &below : &above) += steps;
+  }
+  *first = (uintptr_t)view->data + (uintptr_t)below;
+  return above - below;
+}
+
+/* Most pairs lie apart as a whole. */
+static bool within_reach(const tigon_view *a, const tigon_view *b) {
+  uintptr_t first_a, first_b;
+  const int64_t of_a = reach(a, &first_a), of_b = reach(b, &first_b), distance = (int64_t)(first_b - first_a);
+  return distance < of_a && distance > -of_b;
+}
+
 bool tigon_overlap(const tigon_view *a, const tigon_view *b) {
   layout of_a, of_b;
   int budget = 256;
+  if (!within_reach(a, b)) return false;
   if (!describe(a, &of_a) || !describe(b, &of_b)) return false;
   return meet(&of_a, 0, &of_b, 0, (int64_t)(of_b.first - of_a.first), &budget);
 }
@@ -82,7 +102,19 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
   return a;
 }
 
+/* Each dimension steps over all that lies within it, as in a compact tensor and in its slices. */
+static bool is_nested(const tigon_view *view) {
+  uint64_t within = 0;
+  for (int i = view->ndim - 1; i >= 0; i--) {
+    if (view->shape[i] == 1) continue;
+    if (view->stride[i] <= 0 || (uint64_t)view->stride[i] <= within) return false;
+    within += (uint64_t)(view->shape[i] - 1) * (uint64_t)view->stride[i];
+  }
+  return true;
+}
+
 int tigon_overlap_within(const tigon_view *view) {
+  if (is_nested(view)) return -1;
   for (int i = 0; i < view->ndim; i++) {
     const uint64_t a = magnitude(view->stride[i]);
     if (view->shape[i] == 1) continue;

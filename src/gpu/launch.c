@@ -17,8 +17,9 @@ static CUresult choose_context(const tigon_gpu_call *call, CUcontext current, CU
   return CUDA_SUCCESS;
 }
 
-static tigon_status check_device_of_stream(const tigon_gpu_call *call) {
+static tigon_status check_device_of(const tigon_gpu_call *call, CUcontext context) {
   CUdevice device;
+  if (context == call->device->primary) return TIGON_OK;
   const CUresult result = call->driver->cuCtxGetDevice(&device);
   if (result != CUDA_SUCCESS) return tigon_driver_fail(call->driver, call->op, "cuCtxGetDevice", result);
   if (device == call->device->handle) return TIGON_OK;
@@ -41,7 +42,7 @@ tigon_status tigon_gpu_begin(const char *op, const tigon_exec *exec, tigon_gpu_c
   }
   if (result != CUDA_SUCCESS) return tigon_driver_fail(call->driver, op, "exec.stream", result);
   if (is_default_stream(call->stream)) return TIGON_OK;
-  status = check_device_of_stream(call);
+  status = check_device_of(call, chosen);
   return status == TIGON_OK ? status : tigon_gpu_end(call, status);
 }
 

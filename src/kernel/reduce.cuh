@@ -24,11 +24,15 @@ struct group_sums {
   float block[2][MOST_CLUSTER];
 };
 
-/* Before the first sum, by all threads of the block: warps that it does not have add zero. */
-__device__ __forceinline__ void clear_sums(group_sums *room) {
-  if (blockDim.x <= WARP) return;
+/* Before the first sum, by all threads of the block: warps that it does not have add zero, and the other blocks of the
+ * cluster have started, so that their memory may be written. */
+__device__ __forceinline__ void start_sums(group_sums *room, int cluster) {
+  if (blockDim.x <= WARP && cluster == 1) return;
   if (threadIdx.x < 2 * MOST_WARPS) ((float *)room->warp)[threadIdx.x] = 0;
-  __syncthreads();
+  if (cluster > 1)
+    cluster_barrier();
+  else
+    __syncthreads();
 }
 
 /*

@@ -38,8 +38,7 @@ enum {
   MOST_THREADS = 512,     /* of a block; of backward's, also of a multiprocessor: its registers allow as many */
   FORWARD_GROUP = 64,     /* threads of a row in forward, where the vectors of a thread can be chosen so */
   FORWARD_VECTORS = 4,    /* which are no more than this where that is enough */
-  FORWARD_THREADS = 128,  /* of a block that narrow rows share */
-  BACKWARD_THREADS = 256, /* the same; more, since each block has a part of d_weight */
+  SHARING_THREADS = 128,  /* of a block that narrow rows share */
   UNDER_WAY = 64 << 10,   /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
   ANY_THREADS = 512,      /* of a block of the kernels that take any row */
   ANY_BLOCKS = 2,         /* of them on a multiprocessor */
@@ -94,14 +93,14 @@ static int round_group(int64_t threads) {
 }
 
 /* Spreads a row over `size` of the set's vectors a thread and p->cluster blocks; false where those are too few. */
-static bool spread(kernel_set *set, int size, int fewest_threads, plan *p) {
+static bool spread(kernel_set *set, int size, plan *p) {
   const int64_t group = tigon_ceil_div(p->vectors, (int64_t)(set->fewest << size) * p->cluster);
   if (group > MOST_THREADS) return false;
   p->kernel = &set->kernel[size];
   p->group = round_group(group);
-  p->side_by_side = p->cluster == 1 && p->group < fewest_threads ? fewest_threads / p->group : 1;
-  while (p->side_by_side & (p->side_by_side - 1)) p->side_by_side &= p->side_by_side - 1;
-  if (p->group & (p->group - 1)) p->side_by_side = 1;
+  /* groups side by side are powers of two */
+  const bool shares = p->cluster == 1 && p->group <= SHARING_THREADS / 2 && (p->group & (p->group - 1)) == 0;
+  p->side_by_side = shares ? SHARING_THREADS / p->group : 1;
   return true;
 }
 
@@ -130,7 +129,7 @@ static plan plan_forward(const tigon_device_facts *device, const rms_norm_forwar
   while (set->fewest << first < FORWARD_VECTORS && tigon_ceil_div(p.vectors, set->fewest << first) > FORWARD_GROUP) first++;
   for (; p.cluster <= most_cluster(device); p.cluster *= 2)
     for (int size = first; size < set->sizes; size++)
-      if (spread(set, size, FORWARD_THREADS, &p)) {
+      if (spread(set, size, &p)) {
         p.clusters = tigon_ceil_div(f->shape.rows, p.side_by_side);
         return p;
       }
@@ -155,7 +154,7 @@ static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *sh
   for (p->cluster = 1; p->cluster <= most_cluster(device); p->cluster *= 2)
     for (int size = 0; size < set->sizes; size++) {
       int resident;
-      if (!spread(set, size, BACKWARD_THREADS, p)) continue;
+      if (!spread(set, size, p)) continue;
       if (!fit_ring(device, set->fewest << size, tensors, p, &resident)) continue;
       const int64_t most = (int64_t)device->multiprocessors * resident / p->cluster;
       p->clusters = tigon_smaller(tigon_ceil_div(shape->rows, p->side_by_side), most);
@@ -164,7 +163,7 @@ static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *sh
   return false;
 }
 
-static plan plan_backward_any(const tigon_device_facts *device, const rms_norm_backward *b) {
+static plan plan_any_backward(const tigon_device_facts *device, const rms_norm_backward *b) {
   const int64_t width = b->shape.width, most = ANY_BLOCKS * device->multiprocessors;
   const int64_t fitting = width < ANY_PARTIALS ? ANY_PARTIALS / width : 1;
   return (plan){.kernel = &backward_any,
@@ -186,16 +185,16 @@ static plan plan_backward(const tigon_device_facts *device, const rms_norm_backw
   const bool good = query ? b->shape.width % set->elements == 0 : all_aligned(&all, &b->weight, &b->shape, set->elements);
   plan p;
   if (b->has_dy && good && plan_ring(device, &b->shape, set, b->has_d_sum ? 3 : 2, &p)) return p;
-  return plan_backward_any(device, b);
+  return plan_any_backward(device, b);
 }
 
 tigon_status tigon_rms_norm_gpu_chunks(const char *op, DLDevice device, const rms_norm_backward *b, int64_t *chunks) {
   const tigon_device_facts *facts;
   const tigon_status status = tigon_device_get(op, device, &facts);
   if (status != TIGON_OK) return status;
-  /* which kernel runs depends on addresses, which a query does not know */
-  const int64_t fast = plan_backward(facts, b, true).clusters, any = plan_backward_any(facts, b).clusters;
-  *chunks = fast > any ? fast : any;
+  /* a query does not know addresses, which decide between the kernels */
+  const int64_t aligned = plan_backward(facts, b, true).clusters, any = plan_any_backward(facts, b).clusters;
+  *chunks = aligned > any ? aligned : any;
   return TIGON_OK;
 }
 

@@ -72,7 +72,7 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
     if (adds) d_sum.next(p.d_sum, heads, coming);
   };
   for (int ahead = 0; ahead < layout.ahead; ahead++) fetch(ahead);
-  clear_sums(&room);
+  start_sums(&room, layout.cluster);
   float next_rstd = row < rows ? *(const float *)rstds.at : 0.0f;
   lanes<N> factor[V], d_weight[V];
 #pragma unroll
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   const bool wants_ds = p.dx.data || p.d_residual.data;
   int turn = 0;
   let_next_kernel_start();
-  clear_sums(&room);
+  start_sums(&room, 1);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x, turn++) {
     const row_index at = row_at(p.heads, row);
     const char *x = row_of(p.x, at), *dy = row_of(p.dy, at), *d_sum = row_of(p.d_sum, at);
@@ -173,22 +173,26 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-/* d_weight = the sum of the blocks' parts, in a fixed order: thread row r adds up chunks r, r + 32, ..., then the rows'
- * sums are added up. */
+/* d_weight = the sum of the blocks' parts, in a fixed order: thread row r adds up chunks r, r + ROWS, ..., the rows of a
+ * warp add up theirs, then the warps' sums are added up. */
 extern "C" __global__ void __launch_bounds__(RMS_NORM_REDUCE_COLUMNS *RMS_NORM_REDUCE_ROWS)
     rms_norm_d_weight(const __grid_constant__ rms_norm_reduce_params p) {
-  __shared__ float sums[RMS_NORM_REDUCE_ROWS][RMS_NORM_REDUCE_COLUMNS];
-  const int column = (int)threadIdx.x % RMS_NORM_REDUCE_COLUMNS, row = (int)threadIdx.x / RMS_NORM_REDUCE_COLUMNS;
-  const int64_t j = (int64_t)blockIdx.x * RMS_NORM_REDUCE_COLUMNS + column;
+  enum { COLUMNS = RMS_NORM_REDUCE_COLUMNS, WARPS = COLUMNS * RMS_NORM_REDUCE_ROWS / WARP };
+  __shared__ float sums[WARPS][COLUMNS];
+  const int column = (int)threadIdx.x % COLUMNS, row = (int)threadIdx.x / COLUMNS, warp = (int)threadIdx.x / WARP;
+  const int64_t j = (int64_t)blockIdx.x * COLUMNS + column;
   wait_for_previous_kernel();
   float sum = 0;
   if (j < p.width)
 #pragma unroll 8
     for (int64_t c = row; c < p.chunks; c += RMS_NORM_REDUCE_ROWS) sum += p.partials[c * p.width + j];
-  sums[row][column] = sum;
+  for (int step = COLUMNS; step < WARP; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  if (threadIdx.x % WARP < COLUMNS) sums[warp][column] = sum;
   __syncthreads();
   if (row > 0 || j >= p.width) return;
-  for (int r = 1; r < RMS_NORM_REDUCE_ROWS; r++) sum += sums[r][column];
+  sum = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; w++) sum += sums[w][column];
   if (p.accumulate) sum += load_element(p.d_weight, p.kind, j);
   store_element(p.d_weight, p.kind, j, sum);
 }

@@ -74,7 +74,7 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
     if (part.first + k * part.group < part.vectors)
       part.s[k].load(x, x_kind, part.first + k * part.group);
   }
-  clear_sums(&room);
+  start_sums(&room, p.layout.cluster);
   if (p.sum.data) {
     const char *residual = row_of(p.residual, at);
     char *sum = row_of(p.sum, at);
@@ -115,7 +115,7 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
 extern "C" __global__ void __launch_bounds__(1024) rms_norm_forward_any(const __grid_constant__ rms_norm_forward_params p) {
   __shared__ group_sums room;
   int turn = 0;
-  clear_sums(&room);
+  start_sums(&room, 1);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x, turn++) {
     const row_index at = row_at(p.heads, row);
     const char *x = row_of(p.x, at), *residual = row_of(p.residual, at);

@@ -47,6 +47,6 @@ typedef struct rms_norm_reduce_params {
 enum { RMS_NORM_MOST_AHEAD = 4 };
 
 /* A block of the kernel that adds up the parts of d_weight: a sector of columns, so that many blocks share the work. */
-enum { RMS_NORM_REDUCE_COLUMNS = 8, RMS_NORM_REDUCE_ROWS = 32 };
+enum { RMS_NORM_REDUCE_COLUMNS = 8, RMS_NORM_REDUCE_ROWS = 64 };
 
 #endif
