@@ -77,8 +77,7 @@ _operation = Operation(
     "want_final, int context) -> (Tensor, Tensor)",
     "(Tensor? d_out, Tensor? d_final, Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? cu_seqlens, Tensor? "
     "initial_state, float scale, bool want_q, bool want_k, bool want_v, bool want_initial, int context) -> (Tensor, "
-    "Tensor, Tensor, Tensor)",
-    2, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
+    "Tensor, Tensor, Tensor)", 2, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
 
 # --- what users call -------------------------------------------------------------------------------------------------
 

@@ -74,13 +74,12 @@ def _call_backward(inputs, outputs):
 
 
 _operation = Operation(
-    "moe",
-    "(Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate, Tensor? up, Tensor down, int layout, bool "
+    "moe", "(Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate, Tensor? up, Tensor down, int layout, bool "
     "on_input, SymInt row_limit, bool keep, int context) -> (Tensor, Tensor)",
     "(Tensor d_out, Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate, Tensor? up, Tensor down, Tensor? "
     "saved, int layout, bool on_input, SymInt row_limit, int context, bool want_x, bool want_weights, bool want_gate, "
-    "bool want_up, bool want_down) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    1, _allocate, _call, _allocate_backward, _call_backward, _save, _gradients)
+    "bool want_up, bool want_down) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", 1, _allocate, _call,
+    _allocate_backward, _call_backward, _save, _gradients)
 
 
 def moe(x, topk_ids, topk_weights, gate, up, down, *, weight_layout="rows", weights_on_input=False, row_limit=0,

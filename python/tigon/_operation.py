@@ -11,12 +11,12 @@ class Operation:
     `save(ctx, inputs, output)` keeps what backward needs, and `gradients(ctx, backward, *grads)` calls `backward`
     with it and orders the results as the inputs. The user sees the first `visible` outputs.
 
-    `apply` is the eager form, straight to the library; `compiled` is a registered operator, which a graph can hold.
-    """
+    `apply` is the eager form, straight to the library, `run` and `run_backward` are the same without autograd;
+    `compiled` is a registered operator, which a graph can hold. """
     def __init__(self, name, schema, backward_schema, visible, allocate, call, allocate_backward, call_backward, save,
                  gradients):
         self.run = _runner(allocate, call)
-        backward = _runner(allocate_backward, call_backward)
+        self.run_backward = backward = _runner(allocate_backward, call_backward)
         self.apply = _eager(name, self.run, save, backward, gradients, visible).apply
         self.compiled = _register(name, schema, self.run, allocate)
         compiled_backward = _register(name + "_backward", backward_schema, backward, allocate_backward)

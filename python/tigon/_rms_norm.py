@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _library
 from ._arrays import through_torch
-from ._operation import Operation, choice, contiguous, handle_of, needs_gradient
+from ._operation import Operation, choice, contiguous
 
 _forward = _library.function("tigon_rms_norm")
 _backward = _library.function("tigon_rms_norm_backward")
@@ -137,8 +137,11 @@ def rms_norm(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset
     number = CASTINGS.get(casting)
     if number is None:
         choice("casting", casting, CASTINGS)
-    keep = needs_gradient(x, weight, residual)
-    arguments = (x, residual, weight, number, eps, offset, out_dtype, residual_dtype, keep, handle_of(context))
+    # Written out: calls of small shapes are bound by the time that Python takes here.
+    keep = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad) or
+                                        (residual is not None and residual.requires_grad))
+    handle = 0 if context is None else context.handle
+    arguments = (x, residual, weight, number, eps, offset, out_dtype, residual_dtype, keep, handle)
     if torch.compiler.is_compiling():
         outputs = _operation.compiled(*arguments)
     elif keep:
@@ -146,6 +149,20 @@ def rms_norm(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset
     else:
         outputs = _operation.run(*arguments)
     return outputs[0] if residual is None else (outputs[0], outputs[1])
+
+
+def rms_norm_forward(x, weight=None, eps=1e-6, *, residual=None, casting="gemma", offset=0.0):
+    """rms_norm outside autograd: (out, s, rstd), with s None without a residual and rstd, float32, one vector of all
+    rows, for rms_norm_backward."""
+    return _operation.run(x, residual, weight, CASTINGS[casting], eps, offset, None, None, True, 0)
+
+
+def rms_norm_backward(d_out, rows, weight, rstd, *, d_residual_out=None, casting="gemma", offset=0.0, x_dtype=None):
+    """The gradients (dx, d_weight) outside autograd. rows is x, or s where forward had a residual, whose gradient is
+    then dx too; x_dtype is x's dtype where it is not that of rows. d_weight is None without a weight."""
+    dx, _, d_weight = _operation.run_backward(d_out, d_residual_out, rows, weight, rstd, CASTINGS[casting], offset,
+                                              x_dtype or rows.dtype, None, True, False, weight is not None, 0)
+    return dx, d_weight
 
 
 class RMSNorm(torch.nn.Module):

@@ -1,10 +1,9 @@
 """The language model of `tigon train` from the Python face: its layers, its windows of the data, and its optimiser.
 
-Modules and parameters have the names of the checkpoint's tensors. The formulas are those of apps/tigon/model.h, train.c,
-sampler.c and random.c. What the program computes between operations (elementwise.c, adamw.c) is computed here in the same
-order in float32: the model amplifies the last bit of a sum to a hundredth of the loss within some ten steps, since
-rms_norm makes rows of attention that are near zero large.
-"""
+Modules and parameters have the names of the checkpoint's tensors. The formulas are those of apps/tigon/model.h,
+train.c, sampler.c and random.c. What the program computes between operations (elementwise.c, adamw.c) is computed
+here in the same order in float32: the model amplifies the last bit of a sum to a hundredth of the loss within some
+ten steps, since rms_norm makes rows of attention that are near zero large. """
 
 import math
 
@@ -149,7 +148,8 @@ class AdamW:
             moment, variance, g = self.moments[name], self.variances[name], p.grad * scale
             moment.copy_(moment * beta1 + g * single(1 - beta1))
             variance.copy_(variance * beta2 + g * single(1 - beta2) * g)
-            root = (variance * corrections[1]).double().sqrt().float()  # torch.sqrt of float32 is not the nearest number
+            root = (variance *
+                    corrections[1]).double().sqrt().float()  # torch.sqrt of float32 is not the nearest number
             direction = moment * corrections[0] / (root + single(EPSILON))
             p.copy_(p * shrink - direction * single(rate))
 

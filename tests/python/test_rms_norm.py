@@ -76,6 +76,17 @@ def test_mixed_dtypes(dtypes):
     assert tigon.rms_norm(**made, out_dtype=torch.float16, residual_dtype=torch.float32)[0].dtype == torch.float16
 
 
+@pytest.mark.parametrize("casting", ["gemma", "llama"])
+def test_without_autograd(casting):
+    made = tensors(6, 3, 40, residual=True, dtype=torch.bfloat16)
+    outputs, found = battery.gradients(lambda **i: tigon.rms_norm(casting=casting, **i), made, ["x", "weight"])
+    d_out, d_total = battery.upstream(outputs)
+    out, total, rstd = tigon.rms_norm_forward(**made, casting=casting)
+    dx, d_weight = tigon.rms_norm_backward(d_out, total, made["weight"], rstd, d_residual_out=d_total, casting=casting)
+    for got, expected in zip((out, total, dx, d_weight), (*outputs, found["x"], found["weight"])):
+        assert torch.equal(got, expected)
+
+
 LAYOUTS = {
     "columns": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
     "heads": lambda t: t.permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3),

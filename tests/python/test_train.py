@@ -17,8 +17,10 @@ def restore(metadata, tensors):
     """The model and its optimiser as the checkpoint holds them."""
     names = ("layers", "width", "heads", "experts", "top_k", "hidden", "vocabulary")
     model = Model(**{name: int(metadata[name]) for name in names})
-    found = {name: torch.frombuffer(bytearray(raw), dtype=torch.float32).view(shape)
-             for name, (shape, raw) in tensors.items()}
+    found = {
+        name: torch.frombuffer(bytearray(raw), dtype=torch.float32).view(shape)
+        for name, (shape, raw) in tensors.items()
+    }
     model.load_state_dict({name: found[name] for name, _ in model.named_parameters()})
     optimiser = AdamW(model, int(metadata["step"]))
     for name in optimiser.parameters:

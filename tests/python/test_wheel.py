@@ -40,8 +40,10 @@ def test_wheel(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     libraries = [n for n in names if ".so" in n]
     assert sorted(libraries) == ["tigon/libtigon.so.0", "tigon/libtigon_ffi.so"]
-    print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB,", *(
-        f"{i.filename} {i.file_size / 1e6:.2f} MB" for i in zipfile.ZipFile(wheel).infolist() if i.filename in libraries))
+    print(
+        f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB,",
+        *(f"{i.filename} {i.file_size / 1e6:.2f} MB" for i in zipfile.ZipFile(wheel).infolist()
+          if i.filename in libraries))
 
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
