@@ -59,9 +59,9 @@ class Context:
         """Forgets the record, so that the next event is kept."""
         _clear(self.handle)
 
-    def __del__(self):
+    def __del__(self, destroy=_destroy):
         if self.handle:
-            _destroy(self.handle)
+            destroy(self.handle)
 
 
 def set_num_threads(count):
