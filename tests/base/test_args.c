@@ -136,8 +136,8 @@ static void test_record(void **state) {
   (void)state;
   tigon_context *context = NULL;
   tigon_record record;
-  const DLDevice cpu = {kDLCPU, 0}, gpu = {kDLCUDA, 0};
-  test_expect_status(tigon_context_create(gpu, &context), TIGON_UNSUPPORTED, "device");
+  const DLDevice cpu = {kDLCPU, 0}, other = {kDLVulkan, 0};
+  test_expect_status(tigon_context_create(other, &context), TIGON_UNSUPPORTED, "device: expected the CPU");
   test_expect_status(tigon_context_create(cpu, NULL), TIGON_INVALID_ARGUMENT, "context");
   assert_int_equal(tigon_context_create(cpu, &context), TIGON_OK);
   assert_int_equal(tigon_check(context, &record), TIGON_OK);
@@ -199,6 +199,34 @@ static void test_record_of_many_threads(void **state) {
   tigon_context_destroy(context);
 }
 
+/* What the library says about CUDA devices where there is no driver or no CUDA in the build; with a device, what it is. */
+static void test_devices(void **state) {
+  (void)state;
+  tigon_device_info info = {.size = sizeof info}, small = {.size = 8};
+  tigon_context *context = NULL;
+  const DLDevice gpu = {kDLCUDA, 0};
+  test_expect_status(tigon_device_query(gpu, NULL), TIGON_INVALID_ARGUMENT, "tigon_device_query: info: expected a pointer");
+  test_expect_status(tigon_device_query((DLDevice){kDLCPU, 0}, &info), TIGON_OK, NULL);
+  assert_string_equal(info.image, tigon_cpu_isa());
+  test_expect_status(tigon_device_query((DLDevice){kDLCPU, 0}, &small), TIGON_OK, NULL);
+  assert_true(small.size == 8 && small.image[0] == 0);
+  const tigon_status known = tigon_device_query(gpu, &info);
+  if (known == TIGON_OK) {
+    assert_true(info.multiprocessors > 0 && info.driver_version >= info.oldest_driver_version);
+    return;
+  }
+  assert_true(known == TIGON_UNSUPPORTED || known == TIGON_UNAVAILABLE);
+  assert_true(strstr(tigon_last_error(), "tigon_device_query: ") != NULL);
+  test_expect_status(tigon_context_create(gpu, &context), known, "tigon_context_create: ");
+  assert_null(context);
+  const tigon_exec exec = {.size = sizeof exec, .device = gpu};
+  float value = 1;
+  tigon_tensor x;
+  tigon_rms_norm_args args = {.size = sizeof args, .x = tigon_tensor_2d(&x, &value, tigon_f32(), 1, 1), .out = &x.dl};
+  x.dl.device = gpu;
+  test_expect_status(tigon_rms_norm(&exec, &args), known, "tigon_rms_norm: exec.device: ");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_older_and_newer_structs),
@@ -207,6 +235,7 @@ int main(void) {
       cmocka_unit_test(test_workspaces),
       cmocka_unit_test(test_status),
       cmocka_unit_test(test_record),
+      cmocka_unit_test(test_devices),
       cmocka_unit_test(test_record_of_many_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
