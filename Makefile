@@ -5,7 +5,7 @@ BUILD := build/release
 RUNS ?= 1000000
 C_FILES = $(shell find include src apps tests examples -name '*.[ch]')
 
-.PHONY: build demo test fuzz accuracy format format-check lint bench install clean
+.PHONY: build demo test gpu-test gpu-bench fuzz accuracy format format-check lint bench install clean
 
 build:
 	@cmake -S . -B $(BUILD) -G Ninja -DTIGON_DEVELOPER=ON
@@ -16,6 +16,14 @@ demo:
 
 test:
 	@./bootstrap test
+
+# On a machine with a CUDA device (the programs in build/release/tests also run where there is only a driver): what needs a
+# device, and the bench, whose receipt goes to bench/results. The bench needs PyTorch, apache-tvm-ffi, and peers to compare.
+gpu-test: build
+	@ctest --test-dir $(BUILD) -L gpu --output-on-failure
+
+gpu-bench: build
+	@PYTHONPATH=python TIGON_FFI_LIBRARY=$(BUILD)/libtigon_ffi.so python3 bench/gpu_rms_norm.py bench/results/gpu_rms_norm.jsonl
 
 # Needs clang. New inputs are kept in build/fuzz/corpus; a finding ends it and is written to the current folder.
 fuzz:

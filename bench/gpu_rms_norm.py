@@ -13,6 +13,7 @@ CPU until it returns, the median of 2000 calls on a small shape, the queue empti
 """
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import statistics
@@ -97,6 +98,19 @@ def capture(calls):
     return graph, kept
 
 
+@functools.cache
+def first_capture():
+    """The first capture of PyTorch's backward pass in a process fails, whoever's functions it calls."""
+    x = torch.ones(8, device="cuda", requires_grad=True)
+    out = x * 2
+    try:
+        capture([lambda: torch.autograd.grad(out, x, out, retain_graph=True)])
+        print("first capture of a backward pass: no error")
+    except Exception as error:
+        print(f"first capture of a backward pass: {error}")
+        torch.cuda.synchronize()
+
+
 def in_turns(graphs):
     """Milliseconds a call: {name: median over the turns}."""
     taken = {name: [] for name in graphs}
@@ -131,6 +145,7 @@ def row(rows, width, dtype, found):
     weight = torch.randn(width, device="cuda", dtype=dtype)
     some = slice(0, 64)
     exact_out, exact_dx = exact_gradients(xs[0][some], weight, dys[0][some])
+    first_capture()
     for which in ("forward", "backward"):
         longs = [torch.randn(size // dtype.itemsize * 3 // 2, device="cuda").to(dtype) if which == "backward" else x
                  for x in xs]
@@ -219,6 +234,7 @@ def main():
     parser.add_argument("--rows", choices=("small", "all"), default="all")
     options = parser.parse_args()
     torch.manual_seed(0)
+    torch._dynamo.config.recompile_limit = 16 * len(SHAPES)  # a code for each shape, dtype and pass
     found = providers()
     with open(options.receipt, "w", encoding="utf-8") as receipt:
         def write(measured):

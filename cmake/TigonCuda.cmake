@@ -2,8 +2,8 @@
 # assembler file embeds as tigon_image_<name>. cmake/nvcc.sh compiles, and fails on spills and on serialised wgmma.
 #
 # Result: TIGON_CUDA (whether there is a CUDA compiler), TIGON_CUDA_INCLUDE_DIR (cuda.h), TIGON_CUDA_IMAGES (assembler files).
-find_program(TIGON_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
-find_path(TIGON_CUDA_INCLUDE_DIR cuda.h HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include)
+find_program(TIGON_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin)
+find_path(TIGON_CUDA_INCLUDE_DIR cuda.h HINTS $ENV{CUDA_HOME}/include PATHS /usr/local/cuda/include)
 mark_as_advanced(TIGON_NVCC TIGON_CUDA_INCLUDE_DIR)
 set(TIGON_CUDA OFF)
 if(TIGON_NVCC AND TIGON_CUDA_INCLUDE_DIR AND NOT TIGON_SANITIZE AND NOT CMAKE_CROSSCOMPILING)

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # sh nvcc.sh NVCC SOURCE IMAGE FLAG...: compiles a .cu file to a fat binary. What ptxas reports only as information is an
 # error here: stack frames and spills of the images that are machine code, and wgmma that it has to serialise.
 set -eu

@@ -27,11 +27,26 @@ static void print_cpu(void) {
          (int)tigon_cpu_threads(), sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-/* This version looks for no driver, so it says only what a user could wonder about. */
+static void print_device(int id, const tigon_device_info *info) {
+  printf("gpu %d:        %s, compute capability %d.%d, %d multiprocessors; ", id, info->name, (int)info->compute_major,
+         (int)info->compute_minor, (int)info->multiprocessors);
+  if (info->image[0])
+    printf("runs the image for %s, the closest in this build\n", info->image);
+  else
+    printf("too old for every image of this build (compute capability 8.0 is the least)\n");
+}
+
 static void print_gpu(void) {
-  const bool driver = !access("/dev/nvidiactl", F_OK);
-  printf("gpu backend:  none: this version computes on the CPU only%s\n",
-         driver ? " (the NVIDIA device that is here stays idle)" : "");
+  tigon_device_info info = {.size = sizeof info};
+  int id = 0;
+  for (; tigon_device_query((DLDevice){kDLCUDA, id}, &info) == TIGON_OK; id++) {
+    if (id == 0)
+      printf("gpu backend:  rms_norm (forward and backward); driver for CUDA %d.%d, %d.%d or later is needed\n",
+             info.driver_version / 1000, info.driver_version % 1000 / 10, info.oldest_driver_version / 1000,
+             info.oldest_driver_version % 1000 / 10);
+    print_device(id, &info);
+  }
+  if (id == 0) printf("gpu backend:  none: %s\n", tigon_last_error());
   printf("processes:    one: this version has no communication backend\n");
 }
 

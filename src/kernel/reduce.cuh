@@ -24,10 +24,10 @@ struct group_sums {
   float block[2][MOST_CLUSTER];
 };
 
-/* Before the first sum, by all threads of the block: warps that it does not have add zero, and the other blocks of the
- * cluster have started, so that their memory may be written. */
+/* Before the first sum, by all threads of the block: warps that it does not have add zero (they are added up in fours), and
+ * the other blocks of the cluster have started, so that their memory may be written. */
 __device__ __forceinline__ void start_sums(group_sums *room, int cluster) {
-  if (blockDim.x <= WARP && cluster == 1) return;
+  if (cluster == 1 && (blockDim.x <= WARP || blockDim.x % (4 * WARP) == 0)) return;
   if (threadIdx.x < 2 * MOST_WARPS) ((float *)room->warp)[threadIdx.x] = 0;
   if (cluster > 1)
     cluster_barrier();

@@ -38,6 +38,7 @@ enum {
   MOST_THREADS = 512,     /* of a block; of backward's, also of a multiprocessor: its registers allow as many */
   FORWARD_GROUP = 64,     /* threads of a row in forward, where the vectors of a thread can be chosen so */
   FORWARD_VECTORS = 4,    /* which are no more than this where that is enough */
+  FORWARD_RESIDENT = 1024, /* threads of forward on a multiprocessor */
   SHARING_THREADS = 128,  /* of a block that narrow rows share */
   UNDER_WAY = 64 << 10,   /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
   ANY_THREADS = 512,      /* of a block of the kernels that take any row */
@@ -115,7 +116,8 @@ static plan plan_any_forward(const rms_norm_forward *f) {
                 .clusters = f->shape.rows};
 }
 
-/* The fewest vectors a thread with which a row takes FORWARD_GROUP threads, or FORWARD_VECTORS; more for the widest. */
+/* The fewest vectors a thread with which a row takes FORWARD_GROUP threads, or all rows run at once; else FORWARD_VECTORS,
+ * and more for the widest. */
 static plan plan_forward(const tigon_device_facts *device, const rms_norm_forward *f) {
   row_tensors all = {0};
   add(&all, &f->x, true);
@@ -125,8 +127,13 @@ static plan plan_forward(const tigon_device_facts *device, const rms_norm_forwar
   kernel_set *set = &forward_sets[set_of(&all, f->xhat_kind)];
   if (!all_aligned(&all, &f->weight, &f->shape, set->elements)) return plan_any_forward(f);
   plan p = {.vectors = f->shape.width / set->elements, .cluster = 1};
+  const int64_t at_once = (int64_t)FORWARD_RESIDENT * device->multiprocessors / (f->shape.rows > 0 ? f->shape.rows : 1);
   int first = 0;
-  while (set->fewest << first < FORWARD_VECTORS && tigon_ceil_div(p.vectors, set->fewest << first) > FORWARD_GROUP) first++;
+  while (set->fewest << first < FORWARD_VECTORS) {
+    const int64_t group = tigon_ceil_div(p.vectors, set->fewest << first);
+    if (group <= FORWARD_GROUP || (group <= MOST_THREADS && group <= at_once)) break;
+    first++;
+  }
   for (; p.cluster <= most_cluster(device); p.cluster *= 2)
     for (int size = first; size < set->sizes; size++)
       if (spread(set, size, &p)) {

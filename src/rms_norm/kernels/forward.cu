@@ -11,42 +11,55 @@
 #include "kernel/reduce.cuh"
 #include "rms_norm/kernels/rows.cuh"
 
-/* A thread's part of one row. */
+/* A thread's part of one row, and of the weight where that is of the same kind. */
 template <int KIND, int N, int V>
 struct part {
-  held<KIND, N> s[V];
+  held<KIND, N> s[V], weight[V];
   int first, group, vectors;
 };
 
-/* out of s. WEIGHT and XHAT: kinds of the weight, which is there, and of what xhat is rounded to; 0: as p says. */
-template <int WEIGHT, int XHAT, int KIND, int N, int V>
+/* out of s for any weight and rounding. */
+template <int KIND, int N, int V>
 __device__ __forceinline__ void scale_row(const rms_norm_forward_params &p, const part<KIND, N, V> &row, char *out,
                                           int out_kind, float rstd) {
-  const int weight_kind = WEIGHT ? WEIGHT : p.weight.kind, xhat_kind = XHAT ? XHAT : p.xhat_kind;
 #pragma unroll
   for (int k = 0; k < V; k++) {
     const int i = row.first + k * row.group;
     if (i >= row.vectors) continue;
-    const lanes<N> factor = load_factor<N, WEIGHT != 0>(p.weight, weight_kind, p.offset, i);
+    const lanes<N> factor = load_factor<N, false>(p.weight, p.weight.kind, p.offset, i);
     lanes<N> v = row.s[k].get();
 #pragma unroll
     for (int q = 0; q < N / 2; q++)
-      v.pair[q] = pair_mul(round_pair(xhat_kind, pair_mul(v.pair[q], pair_set(rstd))), factor.pair[q]);
+      v.pair[q] = pair_mul(round_pair(p.xhat_kind, pair_mul(v.pair[q], pair_set(rstd))), factor.pair[q]);
     store_lanes<N>(out, out_kind, i, v);
   }
 }
 
-/* The same for Llama's form in 16 bits: xhat, weight and out of one kind, offset 0, so that two products are one
- * instruction. */
+/* out of s where the weight is held and xhat is not rounded. */
 template <int KIND, int N, int V>
-__device__ __forceinline__ void scale_row_in_words(const rms_norm_forward_params &p, const part<KIND, N, V> &row,
-                                                   char *out, float rstd) {
+__device__ __forceinline__ void scale_row_unrounded(float offset, const part<KIND, N, V> &row, char *out, float rstd) {
 #pragma unroll
   for (int k = 0; k < V; k++) {
     const int i = row.first + k * row.group;
     if (i >= row.vectors) continue;
-    words<N> w = load_words<N>(p.weight.data, i);
+    const lanes<N> weight = row.weight[k].get();
+    lanes<N> v = row.s[k].get();
+#pragma unroll
+    for (int q = 0; q < N / 2; q++)
+      v.pair[q] = pair_mul(pair_mul(v.pair[q], pair_set(rstd)), pair_add(weight.pair[q], pair_set(offset)));
+    store_lanes<N>(out, KIND, i, v);
+  }
+}
+
+/* Llama's form in 16 bits: xhat, weight and out of one kind, offset 0, so that two products are one instruction. */
+template <int KIND, int N, int V>
+__device__ __forceinline__ void scale_row_in_words(const part<KIND, N, V> &row, char *out, float rstd) {
+#pragma unroll
+  for (int k = 0; k < V; k++) {
+    const int i = row.first + k * row.group;
+    if (i >= row.vectors) continue;
     const lanes<N> v = row.s[k].get();
+    words<N> w = row.weight[k].w;
 #pragma unroll
     for (int q = 0; q < N / 2; q++)
       w.word[q] = multiply_words(KIND, pack_pair(KIND, pair_mul(v.pair[q], pair_set(rstd))), w.word[q]);
@@ -68,12 +81,16 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
   part.first = here.first;
   part.group = p.layout.group;
   part.vectors = row < (int)p.rows ? p.layout.vectors : 0;
+  const bool plain = KIND && p.weight.data && p.weight.kind == KIND;
 #pragma unroll
   for (int k = 0; k < V; k++) {
     part.s[k].set(lanes<N>());
-    if (part.first + k * part.group < part.vectors)
-      part.s[k].load(x, x_kind, part.first + k * part.group);
+    if (part.first + k * part.group < part.vectors) part.s[k].load(x, x_kind, part.first + k * part.group);
   }
+#pragma unroll
+  for (int k = 0; k < V; k++) /* here, so that the sum's wait hides it */
+    if (plain && part.first + k * part.group < part.vectors)
+      part.weight[k].load(p.weight.data, KIND, part.first + k * part.group);
   start_sums(&room, p.layout.cluster);
   if (p.sum.data) {
     const char *residual = row_of(p.residual, at);
@@ -102,13 +119,12 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
   const float rstd = rstd_of(total, p.inverse_width, p.eps);
   if (part.first == 0 && part.vectors > 0 && p.rstd.data) *(float *)row_of(p.rstd, at) = rstd;
   char *out = row_of(p.out, at);
-  const bool plain = KIND && p.weight.data && p.weight.kind == KIND;
   if constexpr (KIND == KIND_BF16 || KIND == KIND_F16)
-    if (plain && p.xhat_kind == KIND && p.offset == 0.0f) return scale_row_in_words(p, part, out, rstd);
+    if (plain && p.xhat_kind == KIND && p.offset == 0.0f) return scale_row_in_words(part, out, rstd);
   if (plain && p.xhat_kind == KIND_F32)
-    scale_row<KIND, KIND_F32>(p, part, out, out_kind, rstd);
+    scale_row_unrounded(p.offset, part, out, rstd);
   else
-    scale_row<0, 0>(p, part, out, out_kind, rstd);
+    scale_row(p, part, out, out_kind, rstd);
 }
 
 /* Any width, alignment and kinds: a row a block, element by element, the second time from the caches. */
