@@ -6,7 +6,7 @@
  * number (b V + k) group + t. Narrow rows share a block; the blocks of a cluster add up their sums through each other's
  * shared memory. Bound by memory: x in, out out (and residual in, residual_out out). A block is done after its row, and
  * the many blocks of a multiprocessor hide each other's latency; blocks that stay and fetch ahead, as backward's do, were
- * slower here (docs/lab/rms_norm.md).
+ * slower here (docs/lab/gpu_rms_norm.md).
  */
 #include "kernel/reduce.cuh"
 #include "rms_norm/kernels/rows.cuh"

@@ -4,7 +4,7 @@
  * of the thread that reads it, and by no other, so that the ring needs no barrier.
  *
  * How many bytes are under way decides the speed: on H200 about 64 KiB a multiprocessor reach the rate of a copy; more
- * are slower (docs/lab/rms_norm.md).
+ * are slower (docs/lab/gpu_rms_norm.md).
  */
 #ifndef TIGON_RMS_NORM_KERNELS_RING_CUH
 #define TIGON_RMS_NORM_KERNELS_RING_CUH
