@@ -3,7 +3,7 @@ PREFIX ?= /usr/local
 BUILD := build/release
 # Executions of each fuzz target in `make fuzz`.
 RUNS ?= 1000000
-C_FILES = $(shell find include src apps tests examples -name '*.[ch]')
+C_FILES = $(shell find include src apps tests examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: build demo test gpu-test gpu-bench fuzz accuracy format format-check lint bench install clean
 

@@ -100,7 +100,7 @@ def capture(calls):
 
 @functools.cache
 def first_capture():
-    """The first capture of PyTorch's backward pass in a process fails, whoever's functions it calls."""
+    """The first capture of a backward pass in a process fails in PyTorch 2.11, whoever's functions it calls."""
     x = torch.ones(8, device="cuda", requires_grad=True)
     out = x * 2
     try:
@@ -218,13 +218,14 @@ def host_rows(found):
 
 
 def environment():
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv,noheader", "-i", "0"],
-                            capture_output=True, text=True, check=False).stdout.strip()
+    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv,noheader", "-i", "0"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    packages = ("torch", "triton", "liger-kernel", "quack-kernels", "apache-tvm-ffi")
     properties = torch.cuda.get_device_properties(0)
     return {"receipt": "tigon gpu bench 1", "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "device": properties.name, "multiprocessors": properties.multi_processor_count,
             "driver, clocks": driver, "cuda": torch.version.cuda,
-            "versions": {name: version(name) for name in ("torch", "triton", "liger-kernel", "quack-kernels", "apache-tvm-ffi")},
+            "versions": {name: version(name) for name in packages},
             "tigon": tigon.__version__, "seed": 0, "turns": TURNS, "calls": CALLS, "protocol": __doc__}
 
 
@@ -251,8 +252,8 @@ def main():
                 for measured in row(*shape, dtype, found):
                     write(measured)
                     ratio = measured["device_ms"] / measured["floor_ms"]
-                    print(f"{measured['dtype']:9s} {measured['row']:13s} {measured['pass']:9s} {measured['provider']:14s} "
-                          f"{measured['device_ms'] * 1e3:8.2f} us  {ratio:6.3f} of the copy"
+                    print(f"{measured['dtype']:9s} {measured['row']:13s} {measured['pass']:9s} "
+                          f"{measured['provider']:14s} {measured['device_ms'] * 1e3:8.2f} us  {ratio:6.3f} of the copy"
                           f"{'' if measured['correct'] else '  WRONG'}", flush=True)
                 torch.cuda.empty_cache()
 

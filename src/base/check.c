@@ -124,9 +124,8 @@ static bool check_device(tigon_checker *check, const char *name, DLDevice device
                                "%d of type %d",
                                check->device.device_id, (int)kDLCUDA, device.device_id, (int)device.device_type);
   else
-    check->status =
-        tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name, "expected a CPU tensor (device type %d), got %d",
-                   (int)kDLCPU, (int)device.device_type);
+    check->status = tigon_fail(TIGON_INVALID_ARGUMENT, check->op, name,
+                               "expected a CPU tensor (device type %d), got %d", (int)kDLCPU, (int)device.device_type);
   return false;
 }
 

@@ -7,8 +7,8 @@
 #include "tigon/base.h"
 
 struct tigon_context {
-  pthread_mutex_t lock;   /* guards record against the CPU's threads */
-  tigon_record *record;   /* own, or pinned memory that kernels write to as well */
+  pthread_mutex_t lock; /* guards record against the CPU's threads */
+  tigon_record *record; /* own, or pinned memory that kernels write to as well */
   tigon_record own;
   DLDevice device;
 };

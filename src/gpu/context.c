@@ -21,7 +21,8 @@ static tigon_status pin_record(const char *op, tigon_context *context) {
   void *memory = NULL;
   CUresult result = driver->cuCtxPushCurrent(facts->primary);
   if (result != CUDA_SUCCESS) return tigon_driver_fail(driver, op, "cuCtxPushCurrent", result);
-  result = driver->cuMemHostAlloc(&memory, sizeof *context->record, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  result =
+      driver->cuMemHostAlloc(&memory, sizeof *context->record, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
   driver->cuCtxPopCurrent(&popped);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return tigon_fail(TIGON_OUT_OF_MEMORY, op, "context", "no pinned memory for %zu bytes", sizeof *context->record);

@@ -9,10 +9,10 @@ enum { TIGON_MOST_DEVICES = 64 };
 typedef struct tigon_device_facts {
   int id;
   CUdevice handle;
-  CUcontext primary;           /* retained for the life of the process */
-  int major, minor;            /* compute capability */
+  CUcontext primary; /* retained for the life of the process */
+  int major, minor;  /* compute capability */
   int multiprocessors;
-  int shared_bytes;            /* of a block, at most */
+  int shared_bytes; /* of a block, at most */
   int multiprocessor_shared_bytes;
 } tigon_device_facts;
 

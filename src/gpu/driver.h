@@ -6,30 +6,30 @@
 
 #include "tigon/base.h"
 
-#define TIGON_DRIVER_FUNCTIONS(F) \
-  F(cuInit)                       \
-  F(cuDriverGetVersion)           \
-  F(cuGetErrorName)               \
-  F(cuGetErrorString)             \
-  F(cuDeviceGet)                  \
-  F(cuDeviceGetCount)             \
-  F(cuDeviceGetName)              \
-  F(cuDeviceGetAttribute)         \
-  F(cuDevicePrimaryCtxRetain)     \
-  F(cuCtxGetCurrent)              \
-  F(cuCtxGetDevice)               \
-  F(cuCtxPushCurrent)             \
-  F(cuCtxPopCurrent)              \
-  F(cuStreamGetCtx)               \
+#define TIGON_DRIVER_FUNCTIONS(F)      \
+  F(cuInit)                            \
+  F(cuDriverGetVersion)                \
+  F(cuGetErrorName)                    \
+  F(cuGetErrorString)                  \
+  F(cuDeviceGet)                       \
+  F(cuDeviceGetCount)                  \
+  F(cuDeviceGetName)                   \
+  F(cuDeviceGetAttribute)              \
+  F(cuDevicePrimaryCtxRetain)          \
+  F(cuCtxGetCurrent)                   \
+  F(cuCtxGetDevice)                    \
+  F(cuCtxPushCurrent)                  \
+  F(cuCtxPopCurrent)                   \
+  F(cuStreamGetCtx)                    \
   F(cuThreadExchangeStreamCaptureMode) \
-  F(cuLibraryLoadData)            \
-  F(cuLibraryGetKernel)           \
-  F(cuKernelGetAttribute)         \
-  F(cuKernelSetAttribute)         \
-  F(cuKernelGetFunction)          \
-  F(cuLaunchKernelEx)             \
-  F(cuMemHostAlloc)               \
-  F(cuMemHostGetDevicePointer)    \
+  F(cuLibraryLoadData)                 \
+  F(cuLibraryGetKernel)                \
+  F(cuKernelGetAttribute)              \
+  F(cuKernelSetAttribute)              \
+  F(cuKernelGetFunction)               \
+  F(cuLaunchKernelEx)                  \
+  F(cuMemHostAlloc)                    \
+  F(cuMemHostGetDevicePointer)         \
   F(cuMemFreeHost)
 
 typedef struct tigon_driver {

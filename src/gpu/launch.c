@@ -75,7 +75,8 @@ static CUresult prepare(const tigon_gpu_call *call, tigon_kernel *kernel, const 
   result = driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         call->device->shared_bytes - used, kernel->handle, device);
   if (result == CUDA_SUCCESS && call->device->major >= 9)
-    result = driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel->handle, device);
+    result =
+        driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel->handle, device);
   return result;
 }
 

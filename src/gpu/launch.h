@@ -29,13 +29,14 @@ typedef struct tigon_image {
 #define TIGON_IMAGE(name)                          \
   extern const unsigned char tigon_image_##name[]; \
   static tigon_image name##_image = {.data = tigon_image_##name};
-#define TIGON_KERNEL(of_image, called) {.image = &of_image##_image, .name = called}
+#define TIGON_KERNEL(of_image, called) \
+  { .image = &of_image##_image, .name = called }
 
 /* A kernel takes one parameter, a struct. */
 typedef struct tigon_kernel {
   tigon_image *image;
   const char *name;
-  CUkernel handle;           /* written under the loader's lock, before the first bit of ready */
+  CUkernel handle;            /* written under the loader's lock, before the first bit of ready */
   atomic_uint_fast64_t ready; /* bit d: its attributes are set on device d */
 } tigon_kernel;
 

@@ -6,8 +6,7 @@
 #include <stdint.h>
 
 /* Both addresses are multiples of BYTES, which is 8 or 16. */
-template <int BYTES>
-__device__ __forceinline__ void async_copy(void *shared, const void *global) {
+template <int BYTES> __device__ __forceinline__ void async_copy(void *shared, const void *global) {
   const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
   if (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
@@ -19,8 +18,7 @@ __device__ __forceinline__ void async_copy(void *shared, const void *global) {
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Waits until at most NEWEST groups of this thread are under way. */
-template <int NEWEST>
-__device__ __forceinline__ void async_wait() {
+template <int NEWEST> __device__ __forceinline__ void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
 }
 

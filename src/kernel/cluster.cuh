@@ -29,7 +29,9 @@ __device__ __forceinline__ void cluster_barrier() {
 __device__ __forceinline__ void cluster_store(float *shared, uint32_t rank, float value) {
 #if __CUDA_ARCH__ >= 900
   uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(rank));
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 #else
   *shared = value;

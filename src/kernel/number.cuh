@@ -38,20 +38,13 @@ __device__ __forceinline__ float2 round_pair(int kind, float2 v) {
 }
 
 /* N elements as pairs of fp32. */
-template <int N>
-struct lanes {
-  float2 pair[N / 2];
-};
+template <int N> struct lanes { float2 pair[N / 2]; };
 
 /* N elements of a kind of 16 bits, two a word. */
-template <int N>
-struct words {
-  uint32_t word[N / 2];
-};
+template <int N> struct words { uint32_t word[N / 2]; };
 
 /* Vector `i` (of N elements) of a row whose start is aligned to the vector. */
-template <int N>
-__device__ __forceinline__ words<N> load_words(const char *row, int i) {
+template <int N> __device__ __forceinline__ words<N> load_words(const char *row, int i) {
   words<N> w;
   if (N == 8) {
     const uint4 raw = ((const uint4 *)row)[i];
@@ -63,24 +56,21 @@ __device__ __forceinline__ words<N> load_words(const char *row, int i) {
   return w;
 }
 
-template <int N>
-__device__ __forceinline__ void store_words(char *row, int i, words<N> w) {
+template <int N> __device__ __forceinline__ void store_words(char *row, int i, words<N> w) {
   if (N == 8)
     ((uint4 *)row)[i] = make_uint4(w.word[0], w.word[1], w.word[N / 2 - 2], w.word[N / 2 - 1]);
   else
     ((uint2 *)row)[i] = make_uint2(w.word[0], w.word[1]);
 }
 
-template <int N>
-__device__ __forceinline__ lanes<N> unpack(int kind, words<N> w) {
+template <int N> __device__ __forceinline__ lanes<N> unpack(int kind, words<N> w) {
   lanes<N> v;
 #pragma unroll
   for (int q = 0; q < N / 2; q++) v.pair[q] = unpack_pair(kind, w.word[q]);
   return v;
 }
 
-template <int N>
-__device__ __forceinline__ words<N> pack(int kind, lanes<N> v) {
+template <int N> __device__ __forceinline__ words<N> pack(int kind, lanes<N> v) {
   words<N> w;
 #pragma unroll
   for (int q = 0; q < N / 2; q++) w.word[q] = pack_pair(kind, v.pair[q]);
@@ -107,8 +97,7 @@ __device__ __forceinline__ uint32_t multiply_words(int kind, uint32_t a, uint32_
 }
 
 /* The same of any kind, as fp32. The start of an fp32 row is aligned to 16 bytes. */
-template <int N>
-__device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i) {
+template <int N> __device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i) {
   if (kind != KIND_F32) return unpack<N>(kind, load_words<N>(row, i));
   lanes<N> v;
 #pragma unroll
@@ -120,8 +109,7 @@ __device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i)
   return v;
 }
 
-template <int N>
-__device__ __forceinline__ void store_lanes(char *row, int kind, int i, lanes<N> v) {
+template <int N> __device__ __forceinline__ void store_lanes(char *row, int kind, int i, lanes<N> v) {
   if (kind != KIND_F32) return store_words<N>(row, i, pack<N>(kind, v));
 #pragma unroll
   for (int q = 0; q < N / 4; q++)
@@ -130,29 +118,21 @@ __device__ __forceinline__ void store_lanes(char *row, int kind, int i, lanes<N>
 }
 
 /* N elements kept in registers: as they are in memory where all are of one kind of 16 bits, else as fp32. */
-template <int KIND, int N>
-struct held {
+template <int KIND, int N> struct held {
   lanes<N> v;
   __device__ __forceinline__ lanes<N> get() const { return v; }
   __device__ __forceinline__ void set(lanes<N> of) { v = of; }
-  __device__ __forceinline__ void load(const char *row, int kind, int i) {
-    v = load_lanes<N>(row, kind, i);
-  }
+  __device__ __forceinline__ void load(const char *row, int kind, int i) { v = load_lanes<N>(row, kind, i); }
 };
 
-template <int KIND, int N>
-struct held_words {
+template <int KIND, int N> struct held_words {
   words<N> w;
   __device__ __forceinline__ lanes<N> get() const { return unpack<N>(KIND, w); }
   __device__ __forceinline__ void set(lanes<N> of) { w = pack<N>(KIND, of); }
-  __device__ __forceinline__ void load(const char *row, int, int i) {
-    w = load_words<N>(row, i);
-  }
+  __device__ __forceinline__ void load(const char *row, int, int i) { w = load_words<N>(row, i); }
 };
-template <int N>
-struct held<KIND_BF16, N> : held_words<KIND_BF16, N> {};
-template <int N>
-struct held<KIND_F16, N> : held_words<KIND_F16, N> {};
+template <int N> struct held<KIND_BF16, N> : held_words<KIND_BF16, N> {};
+template <int N> struct held<KIND_F16, N> : held_words<KIND_F16, N> {};
 
 __device__ __forceinline__ float load_element(const char *row, int kind, int64_t i) {
   if (kind == KIND_F32) return ((const float *)row)[i];

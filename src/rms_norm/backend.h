@@ -34,8 +34,8 @@ typedef struct rms_norm_backward {
   int threads;
   rms_norm_shape shape;
   rms_norm_tensor dy, d_sum, x, weight, rstd, dx, d_residual, d_weight; /* d_sum = d_residual_out */
-  bool has_dy, has_d_sum, has_dx, has_d_residual; /* also in queries, where data are NULL */
-  tigon_kind xhat_kind;                           /* what d_weight's xhat is rounded to */
+  bool has_dy, has_d_sum, has_dx, has_d_residual;                       /* also in queries, where data are NULL */
+  tigon_kind xhat_kind;                                                 /* what d_weight's xhat is rounded to */
   bool accumulate_d_weight;
   float offset;
   int64_t chunks;  /* contiguous ranges of rows */

@@ -35,15 +35,15 @@ static kernel_set backward_sets[SETS] = {
 };
 
 enum {
-  MOST_THREADS = 512,     /* of a block; of backward's, also of a multiprocessor: its registers allow as many */
-  FORWARD_GROUP = 64,     /* threads of a row in forward, where the vectors of a thread can be chosen so */
-  FORWARD_VECTORS = 4,    /* which are no more than this where that is enough */
+  MOST_THREADS = 512,      /* of a block; of backward's, also of a multiprocessor: its registers allow as many */
+  FORWARD_GROUP = 64,      /* threads of a row in forward, where the vectors of a thread can be chosen so */
+  FORWARD_VECTORS = 4,     /* which are no more than this where that is enough */
   FORWARD_RESIDENT = 1024, /* threads of forward on a multiprocessor */
-  SHARING_THREADS = 128,  /* of a block that narrow rows share */
-  UNDER_WAY = 64 << 10,   /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
-  ANY_THREADS = 512,      /* of a block of the kernels that take any row */
-  ANY_BLOCKS = 2,         /* of them on a multiprocessor */
-  ANY_PARTIALS = 1 << 24, /* floats of partial d_weight that those kernels may spread over */
+  SHARING_THREADS = 128,   /* of a block that narrow rows share */
+  UNDER_WAY = 64 << 10,    /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
+  ANY_THREADS = 512,       /* of a block of the kernels that take any row */
+  ANY_BLOCKS = 2,          /* of them on a multiprocessor */
+  ANY_PARTIALS = 1 << 24,  /* floats of partial d_weight that those kernels may spread over */
   SLOT_BYTES = 16,
   MOST_ROWS = 1 << 30,
   BLOCK_SHARED = 2048 /* shared memory of a block beside the ring: its sums, and what the system keeps */
@@ -80,7 +80,8 @@ static bool aligned(const rms_norm_tensor *tensor, int64_t elements) {
 }
 
 /* Whether the kernels that take vectors can take these: they count rows in 32 bits. */
-static bool all_aligned(const row_tensors *all, const rms_norm_tensor *weight, const rms_norm_shape *shape, int elements) {
+static bool all_aligned(const row_tensors *all, const rms_norm_tensor *weight, const rms_norm_shape *shape,
+                        int elements) {
   bool good = shape->width % elements == 0 && shape->rows < MOST_ROWS && aligned(weight, elements);
   for (int i = 0; i < all->count; i++) good = good && aligned(all->tensor[i], elements);
   return good;
@@ -151,12 +152,14 @@ static bool fit_ring(const tigon_device_facts *device, int vectors_per_thread, i
   const int ahead = UNDER_WAY / (stage * *resident);
   p->ahead = ahead < 1 ? 1 : ahead > RMS_NORM_MOST_AHEAD ? RMS_NORM_MOST_AHEAD : ahead;
   p->shared_bytes = (p->ahead + 1) * stage;
-  while (*resident > 1 && *resident * (p->shared_bytes + BLOCK_SHARED) > device->multiprocessor_shared_bytes) --*resident;
+  while (*resident > 1 && *resident * (p->shared_bytes + BLOCK_SHARED) > device->multiprocessor_shared_bytes)
+    --*resident;
   return p->shared_bytes + BLOCK_SHARED <= device->shared_bytes;
 }
 
 /* The fewest vectors a thread, in the narrowest cluster, that hold a row. tensors: how many come through the ring. */
-static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *shape, kernel_set *set, int tensors, plan *p) {
+static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *shape, kernel_set *set, int tensors,
+                      plan *p) {
   *p = (plan){.vectors = shape->width / set->elements};
   for (p->cluster = 1; p->cluster <= most_cluster(device); p->cluster *= 2)
     for (int size = 0; size < set->sizes; size++) {
@@ -189,7 +192,8 @@ static plan plan_backward(const tigon_device_facts *device, const rms_norm_backw
   add(&all, &b->dx, b->has_dx);
   add(&all, &b->d_residual, b->has_d_residual);
   kernel_set *set = &backward_sets[set_of(&all, b->xhat_kind)];
-  const bool good = query ? b->shape.width % set->elements == 0 : all_aligned(&all, &b->weight, &b->shape, set->elements);
+  const bool good =
+      query ? b->shape.width % set->elements == 0 : all_aligned(&all, &b->weight, &b->shape, set->elements);
   plan p;
   if (b->has_dy && good && plan_ring(device, &b->shape, set, b->has_d_sum ? 3 : 2, &p)) return p;
   return plan_any_backward(device, b);
@@ -231,10 +235,8 @@ static rms_norm_layout layout_of(const plan *p) {
 static tigon_grid grid_of(const plan *p) {
   enum { MOST_BLOCKS = 0x7fffffff };
   const int64_t blocks = tigon_smaller(p->clusters, MOST_BLOCKS / p->cluster) * p->cluster;
-  return (tigon_grid){.blocks = blocks,
-                      .threads = p->group * p->side_by_side,
-                      .shared_bytes = p->shared_bytes,
-                      .cluster = p->cluster};
+  return (tigon_grid){
+      .blocks = blocks, .threads = p->group * p->side_by_side, .shared_bytes = p->shared_bytes, .cluster = p->cluster};
 }
 
 tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, const rms_norm_forward *f) {

@@ -206,7 +206,8 @@ static tigon_status choose_chunks(const char *op, const tigon_exec *exec, rms_no
 static tigon_status take_partials(const char *op, const tigon_exec *exec, bool query, rms_norm_backward *backward,
                                   uint64_t *bytes) {
   uint64_t partial_bytes;
-  if (__builtin_mul_overflow((uint64_t)backward->chunks * sizeof(float), (uint64_t)backward->shape.width, &partial_bytes))
+  if (__builtin_mul_overflow((uint64_t)backward->chunks * sizeof(float), (uint64_t)backward->shape.width,
+                             &partial_bytes))
     return tigon_fail(TIGON_INVALID_ARGUMENT, op, "x", "expected a workspace below 2^64 bytes");
   tigon_arena arena = {.base = query ? NULL : exec->workspace};
   backward->partials = tigon_arena_take(&arena, partial_bytes);

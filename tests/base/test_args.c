@@ -61,7 +61,8 @@ static void test_exec(void **state) {
   test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_INVALID_ARGUMENT, "got 1025");
   from.num_threads = 0;
   from.device.device_type = kDLCUDA;
-  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_UNSUPPORTED, "op: exec.device: expected the CPU");
+  test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_UNSUPPORTED,
+                     "op: exec.device: expected the CPU");
   from.size = 0;
   test_expect_status(tigon_exec_load("op", &from, TIGON_ON_CPU, &exec), TIGON_INVALID_ARGUMENT, "op: exec: ");
 }
@@ -205,7 +206,8 @@ static void test_devices(void **state) {
   tigon_device_info info = {.size = sizeof info}, small = {.size = 8};
   tigon_context *context = NULL;
   const DLDevice gpu = {kDLCUDA, 0};
-  test_expect_status(tigon_device_query(gpu, NULL), TIGON_INVALID_ARGUMENT, "tigon_device_query: info: expected a pointer");
+  test_expect_status(tigon_device_query(gpu, NULL), TIGON_INVALID_ARGUMENT,
+                     "tigon_device_query: info: expected a pointer");
   test_expect_status(tigon_device_query((DLDevice){kDLCPU, 0}, &info), TIGON_OK, NULL);
   assert_string_equal(info.image, tigon_cpu_isa());
   test_expect_status(tigon_device_query((DLDevice){kDLCPU, 0}, &small), TIGON_OK, NULL);

@@ -6,33 +6,33 @@
 
 #include "tests/support/support.h"
 
-#define GPU_FUNCTIONS(F)     \
-  F(cuInit)                  \
-  F(cuDeviceGetCount)        \
+#define GPU_FUNCTIONS(F)      \
+  F(cuInit)                   \
+  F(cuDeviceGetCount)         \
   F(cuDevicePrimaryCtxRetain) \
-  F(cuCtxCreate)             \
-  F(cuCtxDestroy)            \
-  F(cuCtxGetCurrent)         \
-  F(cuCtxSetCurrent)         \
-  F(cuCtxSynchronize)        \
-  F(cuMemAlloc)              \
-  F(cuMemFree)               \
-  F(cuMemcpyHtoD)            \
-  F(cuMemcpyDtoH)            \
-  F(cuMemsetD8)              \
-  F(cuMemsetD8Async)         \
-  F(cuMemcpyDtoDAsync)       \
-  F(cuStreamCreate)          \
-  F(cuStreamDestroy)         \
-  F(cuStreamSynchronize)     \
-  F(cuStreamBeginCapture)    \
-  F(cuStreamEndCapture)      \
-  F(cuGraphInstantiate)      \
-  F(cuGraphLaunch)           \
-  F(cuGraphExecDestroy)      \
-  F(cuGraphDestroy)          \
-  F(cuModuleLoadData)        \
-  F(cuModuleGetFunction)     \
+  F(cuCtxCreate)              \
+  F(cuCtxDestroy)             \
+  F(cuCtxGetCurrent)          \
+  F(cuCtxSetCurrent)          \
+  F(cuCtxSynchronize)         \
+  F(cuMemAlloc)               \
+  F(cuMemFree)                \
+  F(cuMemcpyHtoD)             \
+  F(cuMemcpyDtoH)             \
+  F(cuMemsetD8)               \
+  F(cuMemsetD8Async)          \
+  F(cuMemcpyDtoDAsync)        \
+  F(cuStreamCreate)           \
+  F(cuStreamDestroy)          \
+  F(cuStreamSynchronize)      \
+  F(cuStreamBeginCapture)     \
+  F(cuStreamEndCapture)       \
+  F(cuGraphInstantiate)       \
+  F(cuGraphLaunch)            \
+  F(cuGraphExecDestroy)       \
+  F(cuGraphDestroy)           \
+  F(cuModuleLoadData)         \
+  F(cuModuleGetFunction)      \
   F(cuLaunchKernelEx)
 
 typedef struct gpu_driver {
@@ -56,13 +56,13 @@ CUdeviceptr gpu_alloc(size_t bytes);
 void gpu_free(CUdeviceptr memory);
 
 /* main of a program of GPU tests: runs them, or exits with 77 (skipped) without a device. */
-#define GPU_MAIN(tests)                                              \
-  int main(void) {                                                   \
-    if (!gpu_open()) {                                               \
-      puts("no CUDA device: skipped");                               \
-      return 77;                                                     \
-    }                                                                \
-    return cmocka_run_group_tests(tests, NULL, NULL);                \
+#define GPU_MAIN(tests)                               \
+  int main(void) {                                    \
+    if (!gpu_open()) {                                \
+      puts("no CUDA device: skipped");                \
+      return 77;                                      \
+    }                                                 \
+    return cmocka_run_group_tests(tests, NULL, NULL); \
   }
 
 #endif

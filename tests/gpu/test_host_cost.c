@@ -5,7 +5,8 @@
 
 enum { CALLS = 2000, BATCH = 50 };
 
-static const char *const empty_kernel = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n";
+static const char *const empty_kernel =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
 typedef struct bench {
   CUfunction empty;
@@ -16,7 +17,12 @@ typedef struct bench {
 } bench;
 
 static void launch_empty(bench *b) {
-  CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1,
+  CUlaunchConfig config = {.gridDimX = 1,
+                           .gridDimY = 1,
+                           .gridDimZ = 1,
+                           .blockDimX = 32,
+                           .blockDimY = 1,
+                           .blockDimZ = 1,
                            .hStream = b->exec.stream};
   for (int i = 0; i < b->launches; i++) GPU(cuLaunchKernelEx(&config, b->empty, NULL, NULL));
 }
@@ -74,9 +80,15 @@ static void test_host_cost(void **state) {
   tigon_tensor_1d(&rstd, (void *)gpu_alloc(ROWS * 4), tigon_f32(), ROWS);
   tigon_tensor *all[] = {&x, &out, &dx, &weight, &d_weight, &rstd};
   for (int i = 0; i < 6; i++) all[i]->dl.device = b.exec.device;
-  b.forward = (tigon_rms_norm_args){.size = sizeof b.forward, .x = &x.dl, .weight = &weight.dl, .out = &out.dl, .rstd = &rstd.dl};
-  b.backward = (tigon_rms_norm_backward_args){.size = sizeof b.backward, .dy = &x.dl, .x = &x.dl, .weight = &weight.dl,
-                                              .rstd = &rstd.dl, .dx = &dx.dl, .d_weight = &d_weight.dl};
+  b.forward = (tigon_rms_norm_args){
+      .size = sizeof b.forward, .x = &x.dl, .weight = &weight.dl, .out = &out.dl, .rstd = &rstd.dl};
+  b.backward = (tigon_rms_norm_backward_args){.size = sizeof b.backward,
+                                              .dy = &x.dl,
+                                              .x = &x.dl,
+                                              .weight = &weight.dl,
+                                              .rstd = &rstd.dl,
+                                              .dx = &dx.dl,
+                                              .d_weight = &d_weight.dl};
   test_expect_status(tigon_rms_norm_backward_workspace(&b.exec, &b.backward, &b.exec.workspace_bytes), TIGON_OK, NULL);
   b.exec.workspace = (void *)gpu_alloc(b.exec.workspace_bytes);
   double ours, empty;

@@ -52,7 +52,8 @@ static void make(setup *s, int device, int64_t rows, int64_t width, CUstream str
   fill(&s->x, rows * width, 1);
   fill(&s->dy, rows * width, 2);
   fill(&s->weight, width, 3);
-  test_expect_status(tigon_rms_norm_backward_workspace(&s->exec, &s->backward, &s->exec.workspace_bytes), TIGON_OK, NULL);
+  test_expect_status(tigon_rms_norm_backward_workspace(&s->exec, &s->backward, &s->exec.workspace_bytes), TIGON_OK,
+                     NULL);
   s->exec.workspace = (void *)gpu_alloc(s->exec.workspace_bytes);
 }
 
@@ -127,7 +128,8 @@ static void test_capture_of_the_first_use(void **state) {
 
 static void test_same_bits_every_time(void **state) {
   (void)state;
-  const int64_t shapes[][2] = {{4099, 2048}, {777, 4096}, {300, 8192}, {40, 65536}, {3, 262144}, {5000, 65}, {7, 70001}};
+  const int64_t shapes[][2] = {{4099, 2048}, {777, 4096}, {300, 8192}, {40, 65536},
+                               {3, 262144},  {5000, 65},  {7, 70001}};
   for (int i = 0; i < COUNT(shapes); i++) {
     setup s;
     make(&s, 0, shapes[i][0], shapes[i][1], NULL);
@@ -241,7 +243,8 @@ static void test_second_device(void **state) {
   test_expect_status(tigon_rms_norm(&here.exec, &here.forward), TIGON_INVALID_ARGUMENT,
                      "exec.stream: expected a stream of CUDA device 0 (exec.device), got one of device 1");
   here.forward.out->device.device_id = 1;
-  test_expect_status(tigon_rms_norm(&here.exec, &here.forward), TIGON_INVALID_ARGUMENT, "out: expected a tensor on CUDA device 0");
+  test_expect_status(tigon_rms_norm(&here.exec, &here.forward), TIGON_INVALID_ARGUMENT,
+                     "out: expected a tensor on CUDA device 0");
   here.forward.out->device.device_id = 0;
   gpu_use(1);
   drop(&there);
@@ -286,7 +289,8 @@ static void test_bad_devices_and_records(void **state) {
   setup s;
   make(&s, 0, 4, 64, NULL);
   s.forward.x = tigon_tensor_2d(&s.x, s.x.dl.data, tigon_f32(), 4, 64); /* a CPU tensor */
-  test_expect_status(tigon_rms_norm(&s.exec, &s.forward), TIGON_INVALID_ARGUMENT, "x: expected a tensor on CUDA device 0");
+  test_expect_status(tigon_rms_norm(&s.exec, &s.forward), TIGON_INVALID_ARGUMENT,
+                     "x: expected a tensor on CUDA device 0");
   drop(&s);
 }
 

@@ -8,9 +8,9 @@ __attribute__((constructor)) static void skip_without_device(void) {
   exit(77);
 }
 
-#define WRAP(name)                                                                            \
-  tigon_status __real_##name(const tigon_exec *exec, const name##_args *args);                \
-  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *args);                \
+#define WRAP(name)                                                                             \
+  tigon_status __real_##name(const tigon_exec *exec, const name##_args *args);                 \
+  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *args);                 \
   tigon_status __real_##name##_workspace(const tigon_exec *, const name##_args *, uint64_t *); \
   tigon_status __wrap_##name##_workspace(const tigon_exec *, const name##_args *, uint64_t *);
 
@@ -41,23 +41,23 @@ static void add_backward(mirror *m, tigon_rms_norm_backward_args *args) {
   OUTPUT(d_weight);
 }
 
-#define DEFINE(name, add)                                                                                \
-  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *given) {                         \
-    mirror m = {0};                                                                                      \
-    name##_args args = {0};                                                                              \
-    memcpy(&args, given, given->size < sizeof args ? given->size : sizeof args);                         \
-    add(&m, &args);                                                                                      \
-    mirror_start(&m, exec, true);                                                                        \
-    const tigon_status status = __real_##name(&m.exec, &args);                                           \
-    mirror_end(&m);                                                                                      \
-    return status;                                                                                       \
-  }                                                                                                      \
+#define DEFINE(name, add)                                                                                  \
+  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *given) {                           \
+    mirror m = {0};                                                                                        \
+    name##_args args = {0};                                                                                \
+    memcpy(&args, given, given->size < sizeof args ? given->size : sizeof args);                           \
+    add(&m, &args);                                                                                        \
+    mirror_start(&m, exec, true);                                                                          \
+    const tigon_status status = __real_##name(&m.exec, &args);                                             \
+    mirror_end(&m);                                                                                        \
+    return status;                                                                                         \
+  }                                                                                                        \
   tigon_status __wrap_##name##_workspace(const tigon_exec *exec, const name##_args *given, uint64_t *to) { \
-    mirror m = {0};                                                                                      \
-    name##_args args = *given;                                                                           \
-    add(&m, &args);                                                                                      \
-    mirror_start(&m, exec, false);                                                                       \
-    return __real_##name##_workspace(&m.exec, &args, to);                                                \
+    mirror m = {0};                                                                                        \
+    name##_args args = *given;                                                                             \
+    add(&m, &args);                                                                                        \
+    mirror_start(&m, exec, false);                                                                         \
+    return __real_##name##_workspace(&m.exec, &args, to);                                                  \
   }
 
 DEFINE(tigon_rms_norm, add_forward)

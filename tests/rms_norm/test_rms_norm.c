@@ -234,12 +234,9 @@ static void test_bad_values_stay_in_their_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_case_table),
-      cmocka_unit_test(test_random_shapes),
-      cmocka_unit_test(test_every_mix_of_dtypes),
-      cmocka_unit_test(test_large_and_long_rows),
-      cmocka_unit_test(test_zero_rows),
-      cmocka_unit_test(test_bad_values_stay_in_their_rows),
+      cmocka_unit_test(test_case_table),          cmocka_unit_test(test_random_shapes),
+      cmocka_unit_test(test_every_mix_of_dtypes), cmocka_unit_test(test_large_and_long_rows),
+      cmocka_unit_test(test_zero_rows),           cmocka_unit_test(test_bad_values_stay_in_their_rows),
   };
   return test_gate_report("rms_norm", cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -10,8 +10,8 @@
 
 /* Adds up the sums of rows that lay side by side, in their order, and stores what the block has. */
 template <int N, int V>
-__device__ __forceinline__ void store_partials(const rms_norm_backward_params &p, const lanes<N> (&d_weight)[V], float *room,
-                                               int place, int first) {
+__device__ __forceinline__ void store_partials(const rms_norm_backward_params &p, const lanes<N> (&d_weight)[V],
+                                               float *room, int place, int first) {
   const int group = p.layout.group, side_by_side = p.layout.side_by_side, vectors = p.layout.vectors;
   float *partials = p.partials + cluster_number(p.layout) * p.width;
   if (side_by_side > 1) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
   for (int k = 0; k < V; k++) {
 #pragma unroll
     for (int q = 0; q < N / 2; q++) factor[k].pair[q] = d_weight[k].pair[q] = pair_set(0.0f);
-    if (first + k * group < vectors) factor[k] = load_factor<N, false>(p.weight, p.weight.kind, p.offset, first + k * group);
+    if (first + k * group < vectors) factor[k] = load_factor<N>(p.weight, p.offset, first + k * group);
   }
   for (int turn = 0; row - here.place < rows; turn++) { /* all threads as often: they meet in the sum */
     const bool live = row < rows;
@@ -105,9 +105,9 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
         products = pair_fma(m[k].pair[q], xhat, products);
       }
     }
-    const float mean = __fmul_rn(
-        sum_over_group(products.x + products.y, group, layout.side_by_side > 1, layout.cluster, &room, turn),
-        p.inverse_width);
+    const float mean =
+        __fmul_rn(sum_over_group(products.x + products.y, group, layout.side_by_side > 1, layout.cluster, &room, turn),
+                  p.inverse_width);
     const float2 back = pair_set(-__fmul_rn(rstd, __fmul_rn(rstd, mean)));
 #pragma unroll
     for (int k = 0; k < V; k++) {
@@ -116,8 +116,7 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
       const lanes<N> v = s[k].get();
       lanes<N> ds;
 #pragma unroll
-      for (int q = 0; q < N / 2; q++)
-        ds.pair[q] = pair_fma(v.pair[q], back, pair_mul(pair_set(rstd), m[k].pair[q]));
+      for (int q = 0; q < N / 2; q++) ds.pair[q] = pair_fma(v.pair[q], back, pair_mul(pair_set(rstd), m[k].pair[q]));
       if (adds) {
         const lanes<N> more = load_lanes<N>(stages.slot(stage, 2, k), d_sum_kind, 0);
 #pragma unroll
@@ -197,13 +196,13 @@ extern "C" __global__ void __launch_bounds__(RMS_NORM_REDUCE_COLUMNS *RMS_NORM_R
   store_element(p.d_weight, p.kind, j, sum);
 }
 
-#define BACKWARD(name, kind, n, v)                                                             \
-  extern "C" __global__ void __launch_bounds__(512, 1)                                         \
-      rms_norm_backward_##name##_##v(const __grid_constant__ rms_norm_backward_params p) {     \
-    if ((kind) <= KIND_F32 || p.xhat_kind == (kind)) /* mixed and fp32: there is one form */  \
-      differentiate_rows<kind, kind, n, v>(p);                                                 \
-    else                                                                                       \
-      differentiate_rows<kind, KIND_F32, n, v>(p);                                             \
+#define BACKWARD(name, kind, n, v)                                                           \
+  extern "C" __global__ void __launch_bounds__(512, 1)                                       \
+      rms_norm_backward_##name##_##v(const __grid_constant__ rms_norm_backward_params p) {   \
+    if ((kind) <= KIND_F32 || p.xhat_kind == (kind)) /* mixed and fp32: there is one form */ \
+      differentiate_rows<kind, kind, n, v>(p);                                               \
+    else                                                                                     \
+      differentiate_rows<kind, KIND_F32, n, v>(p);                                           \
   }
 
 BACKWARD(bf16, KIND_BF16, 8, 2)

@@ -12,8 +12,7 @@
 #include "rms_norm/kernels/rows.cuh"
 
 /* A thread's part of one row, and of the weight where that is of the same kind. */
-template <int KIND, int N, int V>
-struct part {
+template <int KIND, int N, int V> struct part {
   held<KIND, N> s[V], weight[V];
   int first, group, vectors;
 };
@@ -26,7 +25,7 @@ __device__ __forceinline__ void scale_row(const rms_norm_forward_params &p, cons
   for (int k = 0; k < V; k++) {
     const int i = row.first + k * row.group;
     if (i >= row.vectors) continue;
-    const lanes<N> factor = load_factor<N, false>(p.weight, p.weight.kind, p.offset, i);
+    const lanes<N> factor = load_factor<N>(p.weight, p.offset, i);
     lanes<N> v = row.s[k].get();
 #pragma unroll
     for (int q = 0; q < N / 2; q++)
@@ -68,8 +67,7 @@ __device__ __forceinline__ void scale_row_in_words(const part<KIND, N, V> &row, 
 }
 
 /* KIND: of all tensors but the weight; 0: each has its own. */
-template <int KIND, int N, int V>
-__device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p) {
+template <int KIND, int N, int V> __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p) {
   __shared__ group_sums room;
   const int x_kind = KIND ? KIND : p.x.kind, sum_kind = KIND ? KIND : p.sum.kind;
   const int residual_kind = KIND ? KIND : p.residual.kind, out_kind = KIND ? KIND : p.out.kind;
@@ -114,8 +112,8 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
 #pragma unroll
     for (int q = 0; q < N / 2; q++) squares = pair_fma(v.pair[q], v.pair[q], squares);
   }
-  const float total = sum_over_group(squares.x + squares.y, part.group, p.layout.side_by_side > 1, p.layout.cluster, &room,
-                                     0);
+  const float total =
+      sum_over_group(squares.x + squares.y, part.group, p.layout.side_by_side > 1, p.layout.cluster, &room, 0);
   const float rstd = rstd_of(total, p.inverse_width, p.eps);
   if (part.first == 0 && part.vectors > 0 && p.rstd.data) *(float *)row_of(p.rstd, at) = rstd;
   char *out = row_of(p.out, at);
@@ -128,7 +126,8 @@ __device__ __forceinline__ void normalize_rows(const rms_norm_forward_params &p)
 }
 
 /* Any width, alignment and kinds: a row a block, element by element, the second time from the caches. */
-extern "C" __global__ void __launch_bounds__(1024) rms_norm_forward_any(const __grid_constant__ rms_norm_forward_params p) {
+extern "C" __global__ void __launch_bounds__(1024)
+    rms_norm_forward_any(const __grid_constant__ rms_norm_forward_params p) {
   __shared__ group_sums room;
   int turn = 0;
   start_sums(&room, 1);

@@ -15,8 +15,7 @@
 enum { SLOT_BYTES = 16 };
 
 /* The thread's slots: (stage, tensor, vector, thread of the block). */
-template <int V>
-struct ring {
+template <int V> struct ring {
   char *data; /* the thread's first slot */
   int tensors;
 
@@ -25,8 +24,7 @@ struct ring {
   }
 };
 
-template <int N>
-__device__ __forceinline__ void copy_vector(char *slot, const char *row, int kind, int i) {
+template <int N> __device__ __forceinline__ void copy_vector(char *slot, const char *row, int kind, int i) {
   if (kind_bytes(kind) * N == 16)
     async_copy<16>(slot, row + (size_t)i * 16);
   else

@@ -34,16 +34,15 @@ __device__ __forceinline__ char *row_of(const rms_norm_rows &tensor, row_index a
   return tensor.data + at.outer * tensor.outer_bytes + at.head * tensor.head_bytes;
 }
 
-/* What xhat is multiplied by: offset + weight in fp32, or 1 without a weight. PRESENT: there is one. */
-template <int N, bool PRESENT>
-__device__ __forceinline__ lanes<N> load_factor(const rms_norm_rows &weight, int kind, float offset, int i) {
+/* What xhat is multiplied by: offset + weight in fp32, or 1 without a weight. */
+template <int N> __device__ __forceinline__ lanes<N> load_factor(const rms_norm_rows &weight, float offset, int i) {
   lanes<N> factor;
-  if (!PRESENT && !weight.data) {
+  if (!weight.data) {
 #pragma unroll
     for (int q = 0; q < N / 2; q++) factor.pair[q] = pair_set(1.0f);
     return factor;
   }
-  factor = load_lanes<N>(weight.data, kind, i);
+  factor = load_lanes<N>(weight.data, weight.kind, i);
 #pragma unroll
   for (int q = 0; q < N / 2; q++) factor.pair[q] = pair_add(factor.pair[q], pair_set(offset));
   return factor;
@@ -66,8 +65,7 @@ struct standing {
   int lane, place, first;
 };
 
-template <int V>
-__device__ __forceinline__ standing stand(const rms_norm_layout &layout) {
+template <int V> __device__ __forceinline__ standing stand(const rms_norm_layout &layout) {
   standing at = {(int)threadIdx.x, 0, (int)threadIdx.x};
   if (layout.side_by_side > 1) {
     at.place = at.lane >> layout.group_log2;
