@@ -15,6 +15,7 @@ import time
 import warnings
 
 SHARED = 3  # descriptor of the file that tensors go through
+PATIENCE = 60  # seconds for forward and backward: whoever takes longer (bfloat16 without instructions for it) is left out
 SETTLE = 0.03  # seconds after a run in which the threads of OpenMP stop spinning, which would slow the other side
 
 
@@ -215,11 +216,14 @@ class Peer:
         for provider in self.family(self.inputs, self.scale):
             run = Run(provider, self.inputs)
             try:
-                run.forward()
+                seconds = run.forward()
                 if provider.leaves:
-                    run.backward()
+                    seconds += run.backward()
                 run.drop()
-                self.runs[provider.name] = run
+                if seconds > PATIENCE:
+                    left_out.append(f"{provider.name}: takes {seconds:.0f} s, more than {PATIENCE} s")
+                else:
+                    self.runs[provider.name] = run
             except (RuntimeError, TypeError, NotImplementedError) as error:
                 left_out.append(f"{provider.name}: {error}")
         return {"providers": list(self.runs), "left_out": left_out}
