@@ -20,7 +20,7 @@ test:
 # On a machine with a CUDA device (the programs in build/release/tests also run where there is only a driver): what needs a
 # device, and the bench, whose receipt goes to bench/results. The bench needs PyTorch, apache-tvm-ffi, and peers to compare.
 gpu-test: build
-	@ctest --test-dir $(BUILD) -L gpu --output-on-failure
+	@TIGON_REQUIRE_GPU=1 ctest --test-dir $(BUILD) -L gpu --output-on-failure
 
 gpu-bench: build
 	@PYTHONPATH=python TIGON_FFI_LIBRARY=$(BUILD)/libtigon_ffi.so python3 bench/gpu_rms_norm.py bench/results/gpu_rms_norm.jsonl

@@ -63,8 +63,8 @@ set(TIGON_ISA_OPTIONS_generic "")
 set(TIGON_ISA_OPTIONS_avx2 -march=x86-64-v3)
 set(TIGON_ISA_OPTIONS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 
-# One compilation, for what this machine has: instrumented code is slow to build, and its tests run on this machine.
-if(TIGON_SANITIZE)
+# One compilation, for what this machine has: fuzz targets are slow to build.
+if(TIGON_FUZZ)
   if("avx2" IN_LIST TIGON_ISAS)
     set(TIGON_ISA_OPTIONS_generic -march=native)
   endif()

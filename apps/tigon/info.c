@@ -39,14 +39,19 @@ static void print_device(int id, const tigon_device_info *info) {
 static void print_gpu(void) {
   tigon_device_info info = {.size = sizeof info};
   int id = 0;
-  for (; tigon_device_query((DLDevice){kDLCUDA, id}, &info) == TIGON_OK; id++) {
+  tigon_status status;
+  for (; (status = tigon_device_query((DLDevice){kDLCUDA, id}, &info)) == TIGON_OK; id++) {
     if (id == 0)
       printf("gpu backend:  rms_norm (forward and backward); driver for CUDA %d.%d, %d.%d or later is needed\n",
              info.driver_version / 1000, info.driver_version % 1000 / 10, info.oldest_driver_version / 1000,
              info.oldest_driver_version % 1000 / 10);
     print_device(id, &info);
   }
-  if (id == 0) printf("gpu backend:  none: %s\n", tigon_last_error());
+  if (id == 0)
+    printf("gpu backend:  none: %s\n", status == TIGON_UNSUPPORTED ? "this library was built without a CUDA compiler"
+                                       : status == TIGON_UNAVAILABLE
+                                           ? "no CUDA driver, a driver that is too old, or no device"
+                                           : "the CUDA driver reports an error");
   printf("processes:    one: this version has no communication backend\n");
 }
 

@@ -76,6 +76,7 @@ typedef struct tigon_device_info {
   int32_t oldest_driver_version; /* CUDA: the oldest that runs this build's images */
   int32_t compute_major, compute_minor;
   int32_t multiprocessors;
+  int64_t memory_bytes; /* CUDA: of the device, in all */
   char image[16]; /* which code runs there: "sm_90a", "sm_100f", "compute_80" (compiled by the driver), "" for none; on
                    * the CPU tigon_cpu_isa() */
   char name[128];

@@ -66,29 +66,34 @@ static bool meet(const layout *a, int i, const layout *b, int j, int64_t distanc
   return false;
 }
 
-/* The bytes from the view's first to its last, and where the first is. */
-static int64_t reach(const tigon_view *view, uintptr_t *first) {
-  const int64_t bytes = tigon_kind_bytes(view->kind);
+/* The bytes from the view's first to its last, and where the first is; false where they are more than any memory. */
+static bool reach(const tigon_view *view, uintptr_t *first, int64_t *length) {
+  const int64_t bytes = tigon_kind_bytes(view->kind), most = INT64_C(1) << 58;
   int64_t below = 0, above = bytes;
   for (int i = 0; i < view->ndim; i++) {
-    const int64_t steps = (view->shape[i] - 1) * view->stride[i] * bytes;
+    int64_t steps;
+    if (__builtin_mul_overflow(view->stride[i], (view->shape[i] - 1) * bytes, &steps) || steps > most || steps < -most)
+      return false;
     *(steps < 0 ? &below : &above) += steps;
   }
   *first = (uintptr_t)view->data + (uintptr_t)below;
-  return above - below;
+  *length = above - below;
+  return true;
 }
 
 /* Most pairs lie apart as a whole. */
-static bool within_reach(const tigon_view *a, const tigon_view *b) {
+static bool lie_apart(const tigon_view *a, const tigon_view *b) {
   uintptr_t first_a, first_b;
-  const int64_t of_a = reach(a, &first_a), of_b = reach(b, &first_b), distance = (int64_t)(first_b - first_a);
-  return distance < of_a && distance > -of_b;
+  int64_t length_a, length_b;
+  if (!reach(a, &first_a, &length_a) || !reach(b, &first_b, &length_b)) return false;
+  const int64_t distance = (int64_t)(first_b - first_a);
+  return distance >= length_a || distance <= -length_b;
 }
 
 bool tigon_overlap(const tigon_view *a, const tigon_view *b) {
   layout of_a, of_b;
   int budget = 256;
-  if (!within_reach(a, b)) return false;
+  if (lie_apart(a, b)) return false;
   if (!describe(a, &of_a) || !describe(b, &of_b)) return false;
   return meet(&of_a, 0, &of_b, 0, (int64_t)(of_b.first - of_a.first), &budget);
 }
@@ -107,8 +112,10 @@ static bool is_nested(const tigon_view *view) {
   uint64_t within = 0;
   for (int i = view->ndim - 1; i >= 0; i--) {
     if (view->shape[i] == 1) continue;
+    uint64_t steps;
     if (view->stride[i] <= 0 || (uint64_t)view->stride[i] <= within) return false;
-    within += (uint64_t)(view->shape[i] - 1) * (uint64_t)view->stride[i];
+    if (__builtin_mul_overflow((uint64_t)(view->shape[i] - 1), (uint64_t)view->stride[i], &steps)) return false;
+    if (__builtin_add_overflow(within, steps, &within)) return false;
   }
   return true;
 }

@@ -14,8 +14,8 @@
 static tigon_status pin_record(const char *op, tigon_context *context) {
   const tigon_driver *driver;
   const tigon_device_facts *facts;
-  tigon_status status = tigon_driver_open(op, &driver);
-  if (status == TIGON_OK) status = tigon_device_get(op, context->device, &facts);
+  tigon_status status = tigon_driver_open(op, "device", &driver);
+  if (status == TIGON_OK) status = tigon_device_get(op, "device", context->device, &facts);
   if (status != TIGON_OK) return status;
   CUcontext popped;
   void *memory = NULL;
@@ -31,23 +31,24 @@ static tigon_status pin_record(const char *op, tigon_context *context) {
   return TIGON_OK;
 }
 
+/* On a thread that may have no context. */
 static void unpin_record(tigon_context *context) {
+  static const char *const op = "tigon_context_destroy";
   const tigon_driver *driver;
-  if (tigon_driver_open("tigon_context_destroy", &driver) == TIGON_OK) driver->cuMemFreeHost(context->record);
-}
-
-/* "sm_90a": the image that the driver takes for the device, which is the closest. */
-static const char *image_for(const tigon_device_facts *facts) {
-  if (facts->major == 9 && facts->minor == 0) return "sm_90a";
-  if (facts->major == 10) return "sm_100f";
-  return facts->major >= 8 ? "compute_80" : "";
+  const tigon_device_facts *facts;
+  CUcontext popped;
+  if (tigon_driver_open(op, "context", &driver) != TIGON_OK) return;
+  if (tigon_device_get(op, "context", context->device, &facts) != TIGON_OK) return;
+  if (driver->cuCtxPushCurrent(facts->primary) != CUDA_SUCCESS) return;
+  driver->cuMemFreeHost(context->record);
+  driver->cuCtxPopCurrent(&popped);
 }
 
 static tigon_status describe(const char *op, DLDevice device, tigon_device_info *info) {
   const tigon_driver *driver;
   const tigon_device_facts *facts;
-  tigon_status status = tigon_driver_open(op, &driver);
-  if (status == TIGON_OK) status = tigon_device_get(op, device, &facts);
+  tigon_status status = tigon_driver_open(op, "device", &driver);
+  if (status == TIGON_OK) status = tigon_device_get(op, "device", device, &facts);
   if (status != TIGON_OK) return status;
   const CUresult result = driver->cuDeviceGetName(info->name, sizeof info->name, facts->handle);
   if (result != CUDA_SUCCESS) return tigon_driver_fail(driver, op, "cuDeviceGetName", result);
@@ -56,7 +57,8 @@ static tigon_status describe(const char *op, DLDevice device, tigon_device_info 
   info->compute_major = facts->major;
   info->compute_minor = facts->minor;
   info->multiprocessors = facts->multiprocessors;
-  strncpy(info->image, image_for(facts), sizeof info->image - 1);
+  info->memory_bytes = (int64_t)facts->memory_bytes;
+  strncpy(info->image, facts->image, sizeof info->image - 1);
   return TIGON_OK;
 }
 #endif
@@ -97,6 +99,7 @@ tigon_status tigon_device_query(DLDevice device, tigon_device_info *info) {
   static const char *const op = "tigon_device_query";
   tigon_device_info known;
   tigon_status status = tigon_args_load(op, "info", info, &known, sizeof known);
+  if (device.device_type == 0) device.device_type = kDLCPU;
   if (status == TIGON_OK) status = tigon_device_check(op, "device", device, TIGON_ON_CPU | TIGON_ON_CUDA);
   if (status != TIGON_OK) return status;
   memset(&known, 0, sizeof known);

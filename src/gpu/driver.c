@@ -22,7 +22,9 @@ static void note_fork(void) { forked = true; }
 static bool look_up(void *library, const char *name, void *function) {
   void *found = dlsym(library, name);
   memcpy(function, &found, sizeof found);
-  if (!found) snprintf(failure, sizeof failure, "expected a driver for CUDA 12 or later, got one without %s", name);
+  if (!found)
+    snprintf(failure, sizeof failure, "expected a driver for CUDA %d.0 or later, got one without %s",
+             TIGON_OLDEST_DRIVER / 1000, name);
   return found != NULL;
 }
 
@@ -51,11 +53,11 @@ static void open_driver(void) {
   pthread_atfork(NULL, NULL, note_fork);
 }
 
-tigon_status tigon_driver_open(const char *op, const tigon_driver **driver) {
+tigon_status tigon_driver_open(const char *op, const char *name, const tigon_driver **driver) {
   pthread_once(&once, open_driver);
-  if (failure[0]) return tigon_fail(TIGON_UNAVAILABLE, op, "exec.device", "%s", failure);
+  if (failure[0]) return tigon_fail(TIGON_UNAVAILABLE, op, name, "%s", failure);
   if (forked)
-    return tigon_fail(TIGON_UNAVAILABLE, op, "exec.device",
+    return tigon_fail(TIGON_UNAVAILABLE, op, name,
                       "CUDA cannot be used in a process that was forked after its first use of CUDA; start the "
                       "process anew (spawn)");
   *driver = &opened;

@@ -15,6 +15,7 @@
   F(cuDeviceGetCount)                  \
   F(cuDeviceGetName)                   \
   F(cuDeviceGetAttribute)              \
+  F(cuDeviceTotalMem)                  \
   F(cuDevicePrimaryCtxRetain)          \
   F(cuCtxGetCurrent)                   \
   F(cuCtxGetDevice)                    \
@@ -29,7 +30,6 @@
   F(cuKernelGetFunction)               \
   F(cuLaunchKernelEx)                  \
   F(cuMemHostAlloc)                    \
-  F(cuMemHostGetDevicePointer)         \
   F(cuMemFreeHost)
 
 typedef struct tigon_driver {
@@ -43,8 +43,9 @@ typedef struct tigon_driver {
 enum { TIGON_OLDEST_DRIVER = CUDA_VERSION / 1000 * 1000 };
 
 /* Opens the driver at the first call, from any thread. Fails with TIGON_UNAVAILABLE where there is none, where it is too
- * old or has no device, and in a child that was forked after the parent had opened it. */
-tigon_status tigon_driver_open(const char *op, const tigon_driver **driver);
+ * old or has no device, and in a child that was forked after the parent had opened it.
+ * name: of the argument that asked for a device. */
+tigon_status tigon_driver_open(const char *op, const char *name, const tigon_driver **driver);
 
 /* Fails with the driver's own words about what `call` returned. */
 tigon_status tigon_driver_fail(const tigon_driver *driver, const char *op, const char *call, CUresult result);

@@ -17,9 +17,9 @@ static CUresult choose_context(const tigon_gpu_call *call, CUcontext current, CU
   return CUDA_SUCCESS;
 }
 
-static tigon_status check_device_of(const tigon_gpu_call *call, CUcontext context) {
+static tigon_status check_device_of(const tigon_gpu_call *call) {
   CUdevice device;
-  if (context == call->device->primary) return TIGON_OK;
+  if (call->in_primary) return TIGON_OK;
   const CUresult result = call->driver->cuCtxGetDevice(&device);
   if (result != CUDA_SUCCESS) return tigon_driver_fail(call->driver, call->op, "cuCtxGetDevice", result);
   if (device == call->device->handle) return TIGON_OK;
@@ -30,8 +30,8 @@ static tigon_status check_device_of(const tigon_gpu_call *call, CUcontext contex
 
 tigon_status tigon_gpu_begin(const char *op, const tigon_exec *exec, tigon_gpu_call *call) {
   *call = (tigon_gpu_call){.op = op, .stream = exec->stream};
-  tigon_status status = tigon_driver_open(op, &call->driver);
-  if (status == TIGON_OK) status = tigon_device_get(op, exec->device, &call->device);
+  tigon_status status = tigon_driver_open(op, "exec.device", &call->driver);
+  if (status == TIGON_OK) status = tigon_device_get(op, "exec.device", exec->device, &call->device);
   if (status != TIGON_OK) return status;
   CUcontext current = NULL, chosen = NULL;
   CUresult result = call->driver->cuCtxGetCurrent(&current);
@@ -41,8 +41,9 @@ tigon_status tigon_gpu_begin(const char *op, const tigon_exec *exec, tigon_gpu_c
     call->pushed = result == CUDA_SUCCESS;
   }
   if (result != CUDA_SUCCESS) return tigon_driver_fail(call->driver, op, "exec.stream", result);
+  call->in_primary = chosen == call->device->primary;
   if (is_default_stream(call->stream)) return TIGON_OK;
-  status = check_device_of(call, chosen);
+  status = check_device_of(call);
   return status == TIGON_OK ? status : tigon_gpu_end(call, status);
 }
 
@@ -74,7 +75,7 @@ static CUresult prepare(const tigon_gpu_call *call, tigon_kernel *kernel, const 
   *step = "cuKernelSetAttribute";
   result = driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         call->device->shared_bytes - used, kernel->handle, device);
-  if (result == CUDA_SUCCESS && call->device->major >= 9)
+  if (result == CUDA_SUCCESS && call->device->hopper_code)
     result =
         driver->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel->handle, device);
   return result;
@@ -121,12 +122,16 @@ tigon_status tigon_gpu_launch(const tigon_gpu_call *call, tigon_kernel *kernel, 
     cluster->value.clusterDim.x = (unsigned)grid.cluster;
     cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
   }
-  if (grid.overlaps && call->device->major >= 9) {
+  if (grid.overlaps && call->device->hopper_code) {
     CUlaunchAttribute *overlaps = &attributes[config.numAttrs++];
     overlaps->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     overlaps->value.programmaticStreamSerializationAllowed = 1;
   }
   void *list[] = {params};
+  /* make_ready loaded the code for one context of the device; another one may load it here, within a capture */
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (!call->in_primary) call->driver->cuThreadExchangeStreamCaptureMode(&mode);
   const CUresult result = call->driver->cuLaunchKernelEx(&config, (CUfunction)kernel->handle, list, NULL);
+  if (!call->in_primary) call->driver->cuThreadExchangeStreamCaptureMode(&mode);
   return result == CUDA_SUCCESS ? TIGON_OK : tigon_driver_fail(call->driver, call->op, kernel->name, result);
 }

@@ -53,7 +53,7 @@ typedef struct tigon_gpu_call {
   const tigon_driver *driver;
   const tigon_device_facts *device;
   CUstream stream;
-  bool pushed;
+  bool pushed, in_primary; /* in_primary: the device's primary context is current */
 } tigon_gpu_call;
 
 /* Makes the stream's context current: its own, or for the default streams the thread's current context where that is on

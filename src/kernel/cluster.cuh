@@ -1,5 +1,5 @@
-/* Thread block clusters: ranks, barriers, and stores into another block's shared memory. Before sm_90 a cluster is one
- * block. */
+/* Thread block clusters: ranks, barriers, and stores into another block's shared memory. Code for less than sm_90 knows
+ * clusters of one block alone, on whatever device it runs. */
 #ifndef TIGON_KERNEL_CLUSTER_CUH
 #define TIGON_KERNEL_CLUSTER_CUH
 

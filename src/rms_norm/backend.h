@@ -38,8 +38,8 @@ typedef struct rms_norm_backward {
   tigon_kind xhat_kind;                                                 /* what d_weight's xhat is rounded to */
   bool accumulate_d_weight;
   float offset;
-  int64_t chunks;  /* contiguous ranges of rows */
-  float *partials; /* (chunks, width) d_weight of each range; NULL: no d_weight */
+  int64_t chunks;  /* the CPU's contiguous ranges of rows; the most blocks that a device's kernels spread them over */
+  float *partials; /* (chunks, width) d_weight of each; NULL: no d_weight */
 } rms_norm_backward;
 
 TIGON_ISA_DECLARE(void, tigon_rms_norm_forward, (const rms_norm_forward *forward));

@@ -44,7 +44,6 @@ enum {
   ANY_THREADS = 512,       /* of a block of the kernels that take any row */
   ANY_BLOCKS = 2,          /* of them on a multiprocessor */
   ANY_PARTIALS = 1 << 24,  /* floats of partial d_weight that those kernels may spread over */
-  SLOT_BYTES = 16,
   MOST_ROWS = 1 << 30,
   BLOCK_SHARED = 2048 /* shared memory of a block beside the ring: its sums, and what the system keeps */
 };
@@ -106,7 +105,12 @@ static bool spread(kernel_set *set, int size, plan *p) {
   return true;
 }
 
-static int most_cluster(const tigon_device_facts *device) { return device->major >= 9 ? 16 : 1; }
+/* 16 blocks are more than every device promises; whole data-centre devices have them, parts of one may not. */
+static int most_cluster(const tigon_device_facts *device) {
+  enum { WHOLE = 100 };
+  if (!device->hopper_code) return 1;
+  return device->multiprocessors >= WHOLE ? 16 : 8;
+}
 
 static plan plan_any_forward(const rms_norm_forward *f) {
   const int64_t width = f->shape.width;
@@ -147,7 +151,7 @@ static plan plan_forward(const tigon_device_facts *device, const rms_norm_forwar
 /* Blocks of a multiprocessor, and rows under way. False where the ring of one row ahead is too large. */
 static bool fit_ring(const tigon_device_facts *device, int vectors_per_thread, int tensors, plan *p, int *resident) {
   const int threads = p->group * p->side_by_side;
-  const int stage = vectors_per_thread * threads * tensors * SLOT_BYTES;
+  const int stage = vectors_per_thread * threads * tensors * RMS_NORM_SLOT_BYTES;
   *resident = MOST_THREADS / threads;
   const int ahead = UNDER_WAY / (stage * *resident);
   p->ahead = ahead < 1 ? 1 : ahead > RMS_NORM_MOST_AHEAD ? RMS_NORM_MOST_AHEAD : ahead;
@@ -167,6 +171,7 @@ static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *sh
       if (!spread(set, size, p)) continue;
       if (!fit_ring(device, set->fewest << size, tensors, p, &resident)) continue;
       const int64_t most = (int64_t)device->multiprocessors * resident / p->cluster;
+      if (most < 1) continue;
       p->clusters = tigon_smaller(tigon_ceil_div(shape->rows, p->side_by_side), most);
       return true;
     }
@@ -201,7 +206,7 @@ static plan plan_backward(const tigon_device_facts *device, const rms_norm_backw
 
 tigon_status tigon_rms_norm_gpu_chunks(const char *op, DLDevice device, const rms_norm_backward *b, int64_t *chunks) {
   const tigon_device_facts *facts;
-  const tigon_status status = tigon_device_get(op, device, &facts);
+  const tigon_status status = tigon_device_get(op, "exec.device", device, &facts);
   if (status != TIGON_OK) return status;
   /* a query does not know addresses, which decide between the kernels */
   const int64_t aligned = plan_backward(facts, b, true).clusters, any = plan_any_backward(facts, b).clusters;
@@ -240,10 +245,10 @@ static tigon_grid grid_of(const plan *p) {
 }
 
 tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, const rms_norm_forward *f) {
-  if (f->shape.rows == 0) return TIGON_OK;
   tigon_gpu_call call;
   const tigon_status status = tigon_gpu_begin(op, exec, &call);
   if (status != TIGON_OK) return status;
+  if (f->shape.rows == 0) return tigon_gpu_end(&call, TIGON_OK);
   const plan p = plan_forward(call.device, f);
   rms_norm_forward_params params = {.rows = f->shape.rows,
                                     .heads = f->shape.heads,

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Kernels: the wrapper of nvcc refuses what ptxas reports only as information, PTX is assembled for devices that have no image
-# of their own, and no instruction stands outside src/kernel.
+# Kernels: the wrapper of nvcc refuses what ptxas reports only as information, and PTX is assembled for devices that have no
+# image of their own.
 . "$TIGON_SOURCE_DIR/tests/abi/lib.sh"
 nvcc=$(sed -n 's/^TIGON_NVCC:FILEPATH=//p' "$TIGON_BUILD_DIR/CMakeCache.txt")
 if [ ! -x "$nvcc" ]; then

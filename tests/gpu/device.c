@@ -47,3 +47,10 @@ CUdeviceptr gpu_alloc(size_t bytes) {
 }
 
 void gpu_free(CUdeviceptr memory) { GPU(cuMemFree(memory)); }
+
+void gpu_skip_without_device(void) {
+  enum { FAILED = 1, SKIPPED = 77 };
+  if (gpu_open()) return;
+  puts("no CUDA device");
+  exit(getenv("TIGON_REQUIRE_GPU") ? FAILED : SKIPPED);
+}

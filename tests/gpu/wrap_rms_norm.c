@@ -2,11 +2,7 @@
 #include "tests/gpu/mirror.h"
 
 /* The programs' own main knows of no device. */
-__attribute__((constructor)) static void skip_without_device(void) {
-  if (gpu_open()) return;
-  puts("no CUDA device: skipped");
-  exit(77);
-}
+__attribute__((constructor)) static void need_device(void) { gpu_skip_without_device(); }
 
 #define WRAP(name)                                                                             \
   tigon_status __real_##name(const tigon_exec *exec, const name##_args *args);                 \

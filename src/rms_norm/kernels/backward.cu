@@ -46,7 +46,7 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
   const int rows = (int)p.rows, heads = (int)p.heads, step = cluster_count(layout) * layout.side_by_side;
   const bool adds = p.d_sum.data;
   let_next_kernel_start(); /* all blocks are here; those of the reduction wait for this kernel's end, in freed places */
-  const ring<V> stages = {memory + threadIdx.x * SLOT_BYTES, adds ? 3 : 2};
+  const ring<V> stages = {memory + threadIdx.x * RMS_NORM_SLOT_BYTES, adds ? 3 : 2};
 
   int row = cluster_number(layout) * layout.side_by_side + here.place, coming = row, stage = 0;
   walk x, dy, d_sum, dx, d_residual, rstds;

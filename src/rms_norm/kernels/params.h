@@ -44,7 +44,8 @@ typedef struct rms_norm_reduce_params {
   int32_t kind, accumulate;
 } rms_norm_reduce_params;
 
-enum { RMS_NORM_MOST_AHEAD = 4 };
+/* A slot of the ring holds a vector. */
+enum { RMS_NORM_MOST_AHEAD = 4, RMS_NORM_SLOT_BYTES = 16 };
 
 /* A block of the kernel that adds up the parts of d_weight: a sector of columns, so that many blocks share the work. */
 enum { RMS_NORM_REDUCE_COLUMNS = 8, RMS_NORM_REDUCE_ROWS = 64 };

@@ -1,7 +1,7 @@
 /*
  * Rows on their way to shared memory while others are in work. Blocks stay for the whole launch and take every step-th row
  * (or rows: narrow ones share a block, the widest are spread over a cluster). A slot of the ring is written by the copies
- * of the thread that reads it, and by no other, so that the ring needs no barrier.
+ * of the thread that reads it, and by no other while rows come, so that the ring needs no barrier.
  *
  * How many bytes are under way decides the speed: on H200 about 64 KiB a multiprocessor reach the rate of a copy; more
  * are slower (docs/lab/gpu_rms_norm.md).
@@ -12,15 +12,13 @@
 #include "kernel/async.cuh"
 #include "rms_norm/kernels/rows.cuh"
 
-enum { SLOT_BYTES = 16 };
-
 /* The thread's slots: (stage, tensor, vector, thread of the block). */
 template <int V> struct ring {
   char *data; /* the thread's first slot */
   int tensors;
 
   __device__ __forceinline__ char *slot(int stage, int tensor, int k) const {
-    return data + ((stage * tensors + tensor) * V + k) * (int)blockDim.x * SLOT_BYTES;
+    return data + ((stage * tensors + tensor) * V + k) * (int)blockDim.x * RMS_NORM_SLOT_BYTES;
   }
 };
 

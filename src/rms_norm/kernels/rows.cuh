@@ -57,7 +57,7 @@ __device__ __forceinline__ float rstd_of(float sum, float inverse_width, float e
   const float a = __fmaf_rn(sum, inverse_width, eps), y = rsqrtf(a);
   const float square = __fmul_rn(y, y), rest = __fmaf_rn(y, y, -square);
   const float error = __fmaf_rn(-a, rest, __fmaf_rn(-a, square, 1.0f));
-  return isfinite(y) && y > 0 ? __fmaf_rn(0.5f * y, error, y) : y;
+  return isfinite(square) && y > 0 ? __fmaf_rn(0.5f * y, error, y) : y;
 }
 
 /* Where a thread stands: its place in the group, the group's place in the block, its first vector of a row. */
