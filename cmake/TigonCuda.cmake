@@ -30,6 +30,7 @@ endif()
 set(TIGON_CUDA_IMAGES "")
 if(TIGON_CUDA)
   enable_language(ASM)
+  set(_architectures -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_100f,code=sm_100f -gencode=arch=compute_80,code=compute_80)
   file(GLOB _kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/kernels/*.cu)
   file(GLOB_RECURSE _device_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernel/*.cuh ${PROJECT_SOURCE_DIR}/src/*/kernels/*.cuh
        ${PROJECT_SOURCE_DIR}/src/*/kernels/*.h)
@@ -45,7 +46,7 @@ if(TIGON_CUDA)
     configure_file(${PROJECT_SOURCE_DIR}/cmake/image.S.in ${_assembly} @ONLY)
     add_custom_command(
       OUTPUT ${_image}
-      COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${TIGON_NVCC} ${_source} ${_image} -I${PROJECT_SOURCE_DIR}/src
+      COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${TIGON_NVCC} ${_source} ${_image} ${_architectures} -I${PROJECT_SOURCE_DIR}/src
       DEPENDS ${_source} ${_device_headers} ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh
       VERBATIM
       COMMENT "Compiling kernels ${_family}/${_name}")

@@ -1,14 +1,12 @@
 # shellcheck shell=sh
-# sh nvcc.sh NVCC SOURCE IMAGE FLAG...: compiles a .cu file to a fat binary. What ptxas reports only as information is an
+# sh nvcc.sh NVCC SOURCE IMAGE FLAG...: compiles a .cu file to a fat binary of the architectures that the flags name. What ptxas reports only as information is an
 # error here: stack frames and spills of the images that are machine code, and wgmma that it has to serialise.
 set -eu
 nvcc=$1 source=$2 image=$3
 shift 3
 log=$image.log
 mkdir -p "$(dirname "$image")"
-architectures=${TIGON_CUDA_ARCHITECTURES:--gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_100f,code=sm_100f -gencode=arch=compute_80,code=compute_80}
-# shellcheck disable=SC2086
-if ! "$nvcc" -std=c++17 -O3 -Xptxas -v --threads 0 --compress-mode=size $architectures "$@" -fatbin -o "$image" "$source" >"$log" 2>&1; then
+if ! "$nvcc" -std=c++17 -O3 -Xptxas -v --threads 0 --compress-mode=size "$@" -fatbin -o "$image" "$source" >"$log" 2>&1; then
     grep -v -E '^ptxas info|^ +[0-9]+ bytes' "$log" >&2 || true
     exit 1
 fi

@@ -9,10 +9,11 @@ if [ ! -x "$nvcc" ]; then
 fi
 folder=$TIGON_BUILD_DIR/kernels
 mkdir -p "$folder"
-TIGON_CUDA_ARCHITECTURES=-gencode=arch=compute_90a,code=sm_90a
-export TIGON_CUDA_ARCHITECTURES
 
-compile() { sh "$TIGON_SOURCE_DIR/cmake/nvcc.sh" "$nvcc" "$folder/$1.cu" "$folder/$1.fatbin" >"$folder/$1.txt" 2>&1; }
+compile() {
+    sh "$TIGON_SOURCE_DIR/cmake/nvcc.sh" "$nvcc" "$folder/$1.cu" "$folder/$1.fatbin" -gencode=arch=compute_90a,code=sm_90a \
+        >"$folder/$1.txt" 2>&1
+}
 refused() {
     rm -f "$folder/$1.fatbin"
     ! compile "$1" && grep -q "$2" "$folder/$1.txt" && [ ! -e "$folder/$1.fatbin" ]

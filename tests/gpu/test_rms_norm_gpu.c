@@ -294,23 +294,38 @@ static void test_bad_devices_and_records(void **state) {
   drop(&s);
 }
 
-/* More elements than 2^31: the last row is that of a small problem. */
+/* dx of one row by the header's formula; dy is x. */
+static double large_gradient(const float *x, const float *weight, int64_t width, double rstd, int64_t j) {
+  double mean = 0;
+  for (int64_t i = 0; i < width; i++) mean += (double)x[i] * (double)weight[i] * (double)x[i] * rstd;
+  mean /= (double)width;
+  return rstd * ((double)x[j] * (double)weight[j] - (double)x[j] * rstd * mean);
+}
+
+/* More elements than 2^31, all 0 but in the last row, which is compared with the formula. */
 static void test_more_elements_than_int32(void **state) {
   (void)state;
-  const int64_t width = 4096, rows = ((int64_t)1 << 31) / width + 5;
-  setup small, s = {.rows = rows, .width = width};
-  make(&small, 0, 2, width, NULL);
+  enum { WIDTH = 4096 };
+  static float x_row[WIDTH], weight[WIDTH];
+  static uint16_t bits[WIDTH];
+  const int64_t rows = ((int64_t)1 << 31) / WIDTH + 5;
+  const size_t bytes = (size_t)(rows * WIDTH) * 2, last = bytes - sizeof bits;
+  setup small, s = {.rows = rows, .width = WIDTH};
+  make(&small, 0, 2, WIDTH, NULL);
   s.exec = small.exec;
   s.forward = small.forward;
   s.backward = small.backward;
-  DLTensor *x = on_device(&s, &s.x, tigon_bf16(), rows, width), *out = on_device(&s, &s.out, tigon_bf16(), rows, width);
-  DLTensor *dx = on_device(&s, &s.dx, tigon_bf16(), rows, width), *rstd = on_device(&s, &s.rstd, tigon_f32(), 1, rows);
-  const size_t bytes = (size_t)(rows * width) * 2;
-  uint16_t *row = malloc((size_t)width * 2), *got = malloc((size_t)width * 2);
-  assert_true(row && got);
-  for (int64_t j = 0; j < width; j++) row[j] = tigon_to_bf16((float)(j % 13) - 6);
+  DLTensor *x = on_device(&s, &s.x, tigon_bf16(), rows, WIDTH), *out = on_device(&s, &s.out, tigon_bf16(), rows, WIDTH);
+  DLTensor *dx = on_device(&s, &s.dx, tigon_bf16(), rows, WIDTH), *rstd = on_device(&s, &s.rstd, tigon_f32(), 1, rows);
+  double squares = 0;
+  for (int64_t j = 0; j < WIDTH; j++) {
+    x_row[j] = (float)(j % 13) - 6;
+    bits[j] = tigon_to_bf16(x_row[j]);
+    squares += (double)x_row[j] * (double)x_row[j];
+  }
+  GPU(cuMemcpyDtoH(weight, (CUdeviceptr)small.weight.dl.data, sizeof weight));
   GPU(cuMemsetD8((CUdeviceptr)x->data, 0, bytes));
-  GPU(cuMemcpyHtoD((CUdeviceptr)x->data + bytes - (size_t)width * 2, row, (size_t)width * 2));
+  GPU(cuMemcpyHtoD((CUdeviceptr)x->data + last, bits, sizeof bits));
   s.forward.x = s.backward.x = s.backward.dy = x;
   s.forward.out = out;
   s.forward.rstd = rstd;
@@ -320,18 +335,27 @@ static void test_more_elements_than_int32(void **state) {
   s.exec.workspace = (void *)gpu_alloc(s.exec.workspace_bytes);
   run(&s);
   GPU(cuCtxSynchronize());
-  double squares = 0;
-  for (int64_t j = 0; j < width; j++) squares += pow((double)(j % 13) - 6, 2);
-  float last;
-  GPU(cuMemcpyDtoH(&last, (CUdeviceptr)rstd->data + (size_t)(rows - 1) * 4, 4));
-  assert_true(fabs((double)last * sqrt(squares / (double)width + 1e-6) - 1) < 1e-6);
-  GPU(cuMemcpyDtoH(got, (CUdeviceptr)out->data + bytes - (size_t)width * 2, (size_t)width * 2));
-  for (int64_t j = 0; j < width; j++) assert_true(tigon_from_bf16(got[j]) == tigon_from_bf16(got[j]));
-  GPU(cuMemcpyDtoH(got, (CUdeviceptr)out->data + bytes / 2, (size_t)width * 2));
-  for (int64_t j = 0; j < width; j++) assert_true(tigon_from_bf16(got[j]) == 0);
+  float got, d_weight[WIDTH];
+  GPU(cuMemcpyDtoH(&got, (CUdeviceptr)rstd->data + (size_t)(rows - 1) * 4, sizeof got));
+  assert_true(fabs((double)got * sqrt(squares / WIDTH + 1e-6) - 1) < 1e-6);
+  GPU(cuMemcpyDtoH(bits, (CUdeviceptr)out->data + last, sizeof bits));
+  for (int64_t j = 0; j < WIDTH; j++) {
+    const float xhat = tigon_round_to(TIGON_BF16, x_row[j] * got);
+    assert_true(tigon_from_bf16(bits[j]) == tigon_round_to(TIGON_BF16, xhat * weight[j]));
+  }
+  GPU(cuMemcpyDtoH(d_weight, (CUdeviceptr)s.backward.d_weight->data, sizeof d_weight));
+  for (int64_t j = 0; j < WIDTH; j++) /* all other rows add 0 */
+    assert_true(d_weight[j] == x_row[j] * tigon_round_to(TIGON_BF16, x_row[j] * got));
+  GPU(cuMemcpyDtoH(bits, (CUdeviceptr)dx->data + last, sizeof bits));
+  for (int64_t j = 0; j < WIDTH; j += 97) {
+    const double exact = large_gradient(x_row, weight, WIDTH, (double)got, j);
+    assert_true(fabs((double)tigon_from_bf16(bits[j]) - exact) <= 0x1p-8 * fabs(exact) + 1e-5);
+  }
+  const size_t before = last - sizeof bits; /* beyond 2^31 elements as well */
+  GPU(cuMemcpyDtoH(bits, (CUdeviceptr)out->data + before, sizeof bits));
+  for (int64_t j = 0; j < WIDTH; j++) assert_true(tigon_from_bf16(bits[j]) == 0);
   gpu_free((CUdeviceptr)x->data), gpu_free((CUdeviceptr)out->data), gpu_free((CUdeviceptr)dx->data);
   gpu_free((CUdeviceptr)rstd->data), gpu_free((CUdeviceptr)s.exec.workspace);
-  free(row), free(got);
   drop(&small);
 }
 

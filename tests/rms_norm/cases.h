@@ -22,6 +22,7 @@ typedef struct rms_options {
   float eps, offset;
   double scale;         /* of x */
   bool strided;         /* padded rows, offsets, spaced rstd */
+  bool whole;           /* with strided: pads and offsets are whole vectors of a device */
   bool expand;          /* x, dy and d_residual_out with stride 0 in front */
   bool no_dy, no_d_sum; /* backward without this upstream gradient */
   bool dx, d_residual, d_weight;

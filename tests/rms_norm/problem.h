@@ -22,14 +22,14 @@ static inline void problem_tensor(problem *p, int which, tigon_kind kind) {
   const int64_t shape[] = {s.outer, s.heads ? s.heads : s.width, s.width};
   const int ndim = s.heads ? 3 : 2;
   test_layout layout = {.expand = p->options.expand && input};
-  if (strided) layout.offset = 3 + which;
+  if (strided) layout.offset = p->options.whole ? 8 : 3 + which;
   if (which == WEIGHT || which == D_WEIGHT) {
     test_tensor_make(&p->t[which], kind, 1, &s.width, layout);
   } else if (which == RSTD) {
     if (strided) layout.vector_stride = 2;
     test_tensor_make(&p->t[which], kind, ndim - 1, shape, layout);
   } else {
-    if (strided) layout.row_pad = 1 + which % 4;
+    if (strided) layout.row_pad = p->options.whole ? 8 * (1 + which % 2) : 1 + which % 4;
     test_tensor_make(&p->t[which], kind, ndim, shape, layout);
   }
   p->present[which] = true;

@@ -172,13 +172,17 @@ static void test_every_mix_of_dtypes(void **state) {
 
 #if defined(TIGON_TEST_ON_GPU)
 /* More rows than the blocks of a device take at once, so that each block takes several in turn; whole vectors, with the
- * input of the residual stream and without. */
+ * residual stream and without, compact and padded. */
 static void test_many_rows(void **state) {
   (void)state;
   const rms_shape shapes[] = {{9000, 0, 512}, {2003, 0, 2048}, {401, 0, 8192}, {37, 0, 65536}, {3000, 4, 128}};
   for (int s = 0; s < COUNT(shapes); s++)
     for (int mix = 0; mix < 2; mix++)
-      for (int o = 0; o < 3; o += 2) run_case(shapes[s], rms_option_sets[o], rms_plain_mix(mix), (uint64_t)s + 7000);
+      for (int o = 0; o < 4; o += o == 0 ? 2 : 1) {
+        rms_options options = rms_option_sets[o];
+        options.whole = options.strided;
+        run_case(shapes[s], options, rms_plain_mix(mix), (uint64_t)s + 7000);
+      }
 }
 #endif
 

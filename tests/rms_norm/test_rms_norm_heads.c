@@ -152,7 +152,18 @@ static void test_slices_that_meet_are_refused(void **state) {
   }
 }
 
-/* Backward on slices: the bits of backward on compact copies of them. */
+/* The same bits; on a device slices that are not aligned take another kernel, which sums in another order. */
+static bool same_sum(tigon_kind kind, double a, double b) {
+#if defined(TIGON_TEST_ON_GPU)
+  const double step = kind == TIGON_BF16 ? 0x1p-7 : kind == TIGON_F16 ? 0x1p-10 : 0x1p-18;
+  return fabs(a - b) <= step * (1 + fabs(b));
+#else
+  (void)kind;
+  return a == b;
+#endif
+}
+
+/* Backward on slices: as on compact copies of them. */
 static void run_backward(const heads_case *c) {
   const int64_t shape[3] = {c->tokens, c->heads, c->width};
   fused x, dy, dx;
@@ -184,9 +195,10 @@ static void run_backward(const heads_case *c) {
     test_workspace_free(&w);
   }
   double *got = values_of(&dx, c, 1);
-  for (int64_t i = 0; i < flat_dx.count; i++) assert_true(got[i] == test_tensor_get(&flat_dx, i));
+  for (int64_t i = 0; i < flat_dx.count; i++) assert_true(same_sum(c->kind, got[i], test_tensor_get(&flat_dx, i)));
   free(got);
-  test_tensor_check_same("d_weight", &d_weight[0], &d_weight[1]);
+  for (int64_t i = 0; i < c->width; i++)
+    assert_true(same_sum(TIGON_F32, test_tensor_get(&d_weight[0], i), test_tensor_get(&d_weight[1], i)));
   test_tensor_check_surroundings(&dx.all);
   test_tensor *all[] = {&flat_x, &flat_dy, &flat_dx, &rstd, &d_weight[0], &d_weight[1], &x.all, &dy.all, &dx.all};
   for (int i = 0; i < COUNT(all); i++) test_tensor_free(all[i]);

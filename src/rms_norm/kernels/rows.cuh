@@ -60,16 +60,16 @@ __device__ __forceinline__ float rstd_of(float sum, float inverse_width, float e
   return isfinite(square) && y > 0 ? __fmaf_rn(0.5f * y, error, y) : y;
 }
 
-/* Where a thread stands: its place in the group, the group's place in the block, its first vector of a row. */
+/* Where a thread stands: its group's place in the block, and the number of its first vector of a row. */
 struct standing {
-  int lane, place, first;
+  int place, first;
 };
 
 template <int V> __device__ __forceinline__ standing stand(const rms_norm_layout &layout) {
-  standing at = {(int)threadIdx.x, 0, (int)threadIdx.x};
+  standing at = {0, (int)threadIdx.x};
   if (layout.side_by_side > 1) {
-    at.place = at.lane >> layout.group_log2;
-    at.first = at.lane &= layout.group - 1;
+    at.place = at.first >> layout.group_log2;
+    at.first &= layout.group - 1;
   }
   if (layout.cluster > 1) at.first += (int)cluster_rank() * V * layout.group;
   return at;
