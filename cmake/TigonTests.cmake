@@ -36,14 +36,13 @@ if(TARGET tigon_ffi)
   list(APPEND _environment PYTHONPATH=${PROJECT_SOURCE_DIR}/python TIGON_FFI_LIBRARY=$<TARGET_FILE:tigon_ffi>)
 endif()
 
-# The oracles, and the helpers of the tests; an oracle is computed as written, so without contraction.
+# The oracles, and the helpers of the tests.
 function(tigon_test_target target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}
                                                ${PROJECT_SOURCE_DIR}/tests ${TIGON_DLPACK_EXTRA})
   if(TIGON_CMOCKA_INCLUDE_DIR)
     target_include_directories(${target} PRIVATE ${TIGON_CMOCKA_INCLUDE_DIR})
   endif()
-  target_compile_options(${target} PRIVATE -ffp-contract=off)
   target_link_libraries(${target} PRIVATE m Threads::Threads)
 endfunction()
 

@@ -23,7 +23,7 @@ INLINE void add_product(int rows, vf sum[MR][NV], const float *a, const float *b
   for (int r = 0; r < rows; r++) {
     const vf row = vf_set(a[r]);
 #pragma GCC unroll 2
-    for (int v = 0; v < NV; v++) sum[r][v] += row * column[v];
+    for (int v = 0; v < NV; v++) sum[r][v] = vf_fma(row, column[v], sum[r][v]);
   }
 }
 
@@ -83,7 +83,7 @@ INLINE void tile(int rows, const tigon_block_gemm *g, int64_t i, int64_t j, int6
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-      for (int v = 0; v < NV; v++) sum[r][v] += c_scale * vf_load(c + r * g->ldc + v * VF_LANES);
+      for (int v = 0; v < NV; v++) sum[r][v] = vf_fma(c_scale, vf_load(c + r * g->ldc + v * VF_LANES), sum[r][v]);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < rows; r++)

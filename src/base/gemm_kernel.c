@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) void micro(int64_t k, const float *
     for (int i = 0; i < MR; i++) {
       const vf row = vf_set(a[p * MR + i]);
 #pragma GCC unroll 2
-      for (int j = 0; j < NV; j++) sum[i][j] += row * column[j];
+      for (int j = 0; j < NV; j++) sum[i][j] = vf_fma(row, column[j], sum[i][j]);
     }
   }
 #pragma GCC unroll 16

@@ -1,6 +1,7 @@
 /*
  * Vectors of VF_LANES floats in GCC/clang vector extensions, for sources compiled once per instruction set (isa.h).
- * Arithmetic uses the operators; a * b + c contracts to a fused multiply-add where the set has one.
+ * Arithmetic uses the operators and vf_fma; compilers fuse nothing by themselves (-ffp-contract=off), so that a result's
+ * bits depend neither on the compiler nor on where an expression stands.
  */
 #ifndef TIGON_BASE_VEC_H
 #define TIGON_BASE_VEC_H
@@ -12,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -46,6 +49,28 @@ static inline vf vf_load(const float *from) {
 }
 
 static inline void vf_store(float *to, vf v) { memcpy(to, &v, sizeof v); }
+
+/* a * b + c, rounded once where the set has a fused multiply-add, and after the product too where it has none. */
+static inline vf vf_fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+/* The same for one float. */
+static inline float vf_fma_one(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 /* mask lanes are all ones or all zeros, as comparisons give them. */
 static inline vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
@@ -227,16 +252,17 @@ static inline vf vf_exp(vf x) {
   x = vf_max(vf_set(-104.0f), x);
   x = vf_min(vf_set(89.0f), x);
   /* x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer that stands in the low bits. */
-  const vf shifted = x * vf_set(1.44269504088896341f) + vf_set(12582912.0f);
+  const vf shifted = vf_fma(x, vf_set(1.44269504088896341f), vf_set(12582912.0f));
   const vi n = (vi)shifted - (vi)vf_set(12582912.0f);
   const vf whole = shifted - vf_set(12582912.0f);
-  const vf r = (x - whole * vf_set(0.693359375f)) - whole * vf_set(-2.12194442e-4f); /* the first product is exact */
+  const vf reduced = vf_fma(whole, vf_set(-0.693359375f), x); /* the product is exact */
+  const vf r = vf_fma(whole, vf_set(2.12194442e-4f), reduced);
   vf q = vf_set(1.39336882e-3f);
-  q = q * r + vf_set(8.36320501e-3f);
-  q = q * r + vf_set(4.16664630e-2f);
-  q = q * r + vf_set(1.66665763e-1f);
-  q = q * r + vf_set(0.5f);
-  const vf p = vf_set(1.0f) + (r + r * r * q); /* in this order the last addition alone rounds at the size of 1 */
+  q = vf_fma(q, r, vf_set(8.36320501e-3f));
+  q = vf_fma(q, r, vf_set(4.16664630e-2f));
+  q = vf_fma(q, r, vf_set(1.66665763e-1f));
+  q = vf_fma(q, r, vf_set(0.5f));
+  const vf p = vf_set(1.0f) + vf_fma(r * r, q, r); /* in this order the last addition alone rounds at the size of 1 */
   /* 2^n in two factors, so that results below 2^-126 come out as subnormals and not as garbage. */
   const vi half = n >> 1;
   return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);

@@ -25,14 +25,15 @@ static float update_row(float *row, const float *k, const float *q, int64_t n, f
     for (int part = 0; part < 2; part++) {
       const int64_t at = i + part * VF_LANES;
       const vf old = vf_load(row + at);
-      const vf s = vf_set(lambda.keep) * old + (vf_set(v) * vf_load(k + at) - vf_set(lambda.lose) * old);
+      const vf change = vf_fma(vf_set(-lambda.lose), old, vf_set(v) * vf_load(k + at));
+      const vf s = vf_fma(vf_set(lambda.keep), old, change);
       vf_store(row + at, s);
-      dot[part] += s * vf_load(q + at);
+      dot[part] = vf_fma(s, vf_load(q + at), dot[part]);
     }
   float rest = 0.0f;
   for (; i < n; i++) {
-    row[i] = lambda.keep * row[i] + (v * k[i] - lambda.lose * row[i]);
-    rest += row[i] * q[i];
+    row[i] = vf_fma_one(lambda.keep, row[i], vf_fma_one(-lambda.lose, row[i], v * k[i]));
+    rest = vf_fma_one(row[i], q[i], rest);
   }
   return vf_sum(dot[0] + dot[1]) + rest;
 }

@@ -21,7 +21,7 @@ void TIGON_ISA_FN(tigon_lightning_merge_unit)(void *context, int64_t chunk, int 
     float *out = head_of(&m->out, n, head) + v * m->out.stride[2];
     int64_t i = 0;
     for (; i + VF_LANES <= k_size; i += VF_LANES)
-      vf_store(out + i, vf_set(power) * vf_load(left + i) + vf_load(right + i));
-    for (; i < k_size; i++) out[i] = power * left[i] + right[i];
+      vf_store(out + i, vf_fma(vf_set(power), vf_load(left + i), vf_load(right + i)));
+    for (; i < k_size; i++) out[i] = vf_fma_one(power, left[i], right[i]);
   }
 }

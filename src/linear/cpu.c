@@ -18,7 +18,8 @@ INLINE void dot_rows(int rows, const char *x, tigon_kind x_kind, const char *con
     for (int u = 0; u < SUMS; u++) {
       const vf column = vf_load_as(x, x_kind, k + u * VF_LANES);
 #pragma GCC unroll 4
-      for (int r = 0; r < rows; r++) sum[r][u] += column * vf_load_as(weight[r], kind, k + u * VF_LANES);
+      for (int r = 0; r < rows; r++)
+        sum[r][u] = vf_fma(column, vf_load_as(weight[r], kind, k + u * VF_LANES), sum[r][u]);
     }
   for (; k < d; k += VF_LANES) {
     const int64_t n = d - k;
@@ -26,7 +27,7 @@ INLINE void dot_rows(int rows, const char *x, tigon_kind x_kind, const char *con
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
       const vf w = n >= VF_LANES ? vf_load_as(weight[r], kind, k) : vf_load_part(weight[r], kind, k, n);
-      sum[r][0] += column * w;
+      sum[r][0] = vf_fma(column, w, sum[r][0]);
     }
   }
 #pragma GCC unroll 4

@@ -45,7 +45,7 @@ static void differentiate_row(const tigon_lce_problem *p, const tigon_lce_row *r
   for (int64_t j = 0; j < n; j += VF_LANES) {
     const vf logit = tigon_lce_logit(vf_load(z + j), vf_load(bias + j), inverse_temperature);
     const vf log_p = tigon_lce_floor(logit - lse);
-    vf_store(z + j, vf_exp(log_p) * (slope - scale * (log_p + entropy)));
+    vf_store(z + j, vf_exp(log_p) * vf_fma(-scale, log_p + entropy, slope));
   }
   if (target >= 0 && target < n)
     z[target] =
@@ -65,7 +65,7 @@ static void differentiate_rows(const tigon_lce_backward_plan *plan, int64_t firs
     float *z = tile + i * ld;
     if (capped) tigon_lce_cap_row(p->softcap, z, bias, slope, n);
     differentiate_row(p, row, z, capped ? tigon_lce_no_bias : bias, n, row->target - column);
-    for (int64_t j = 0; smoothed && j < n; j++) z[j] -= row->smoothing * class_weight[j];
+    for (int64_t j = 0; smoothed && j < n; j++) z[j] = vf_fma_one(-row->smoothing, class_weight[j], z[j]);
     for (int64_t j = 0; capped && j < n; j++) z[j] *= slope[j];
   }
 }

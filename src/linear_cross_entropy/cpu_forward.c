@@ -45,7 +45,7 @@ static void fold_row(const tigon_lce_problem *p, tigon_lce_state *state, float *
     const vi tie = below == vf_set(0.0f);
     ties += vf_select(tie, e, vf_set(0.0f));
     rest += vf_select(tie, vf_set(0.0f), e);
-    weighted += e * below;
+    weighted = vf_fma(e, below, weighted);
   }
   rescale(state, tigon_lce_floor(vf_set(state->max) - base));
   state->max = max;

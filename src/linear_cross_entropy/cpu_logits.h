@@ -56,13 +56,13 @@ static inline void tigon_lce_cap_row(float softcap, float *z, const float *bias,
     const vi sign = (vi)y & sign_bit;
     const vf size = (vf)((vi)y ^ sign), e = vf_exp(-two * size), q = two * e / (one + e);
     vf odd = vf_set(1.643884804e-2f);
-    odd = odd * square + vf_set(-5.267244436e-2f);
-    odd = odd * square + vf_set(1.332073408e-1f);
-    odd = odd * square + vf_set(-3.333294697e-1f);
+    odd = vf_fma(odd, square, vf_set(-5.267244436e-2f));
+    odd = vf_fma(odd, square, vf_set(1.332073408e-1f));
+    odd = vf_fma(odd, square, vf_set(-3.333294697e-1f));
     const vi near = size < vf_set(0.55f);
-    const vf tanh_near = y + y * (square * odd), tanh_far = (vf)((vi)(one - q) | sign);
+    const vf tanh_near = vf_fma(y, square * odd, y), tanh_far = (vf)((vi)(one - q) | sign);
     vf_store(z + j, cap * vf_select(near, tanh_near, tanh_far));
-    if (slope) vf_store(slope + j, vf_select(near, one - tanh_near * tanh_near, q * (two - q)));
+    if (slope) vf_store(slope + j, vf_select(near, vf_fma(-tanh_near, tanh_near, one), q * (two - q)));
   }
 }
 

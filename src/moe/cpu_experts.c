@@ -67,7 +67,7 @@ void TIGON_ISA_FN(tigon_moe_input_dots)(const tigon_moe_problem *p, const tigon_
     const float *dx = b->wide + r * p->width;
     vf dot = vf_set(0.0f);
     for (int64_t i = 0; i < p->width; i += VF_LANES)
-      dot += vf_round_to(kind, load_n(dx, TIGON_F32, i, p->width - i)) * load_n(x, kind, i, p->width - i);
+      dot = vf_fma(vf_round_to(kind, load_n(dx, TIGON_F32, i, p->width - i)), load_n(x, kind, i, p->width - i), dot);
     tigon_store(tigon_at(d_weights, t), d_weights->kind, b->plan.row_choice[r], vf_sum(dot));
   }
 }
@@ -125,10 +125,10 @@ INLINE float swiglu_backward_row(const backward_row *row, tigon_kind kind) {
     if (row->weighted) store_n(row->weighted, kind, i, n, s * a);
     if (!row->da) continue;
     const vf da_unweighted = load_n(row->da, TIGON_F32, i, n);
-    dot += da_unweighted * a;
+    dot = vf_fma(da_unweighted, a, dot);
     if (!row->dh) continue;
     const vf da = s * da_unweighted;
-    store_n(row->dh, kind, i, n, da * u * (sigma * (one + g * (one - sigma))));
+    store_n(row->dh, kind, i, n, da * u * (sigma * vf_fma(g, one - sigma, one)));
     store_n(row->dh, kind, inner + i, n, da * silu);
   }
   return vf_sum(dot);
@@ -191,7 +191,8 @@ INLINE void combine_tokens(const tigon_moe_problem *p, const tigon_moe_blocks *b
     find_rows(&rows, p, &b->plan, b->y, kind, !p->on_input, t);
     for (int64_t i = 0; i < p->width; i += VF_LANES) {
       vf sum = vf_set(0.0f);
-      for (int j = 0; j < rows.count; j++) sum += vf_set(rows.weight[j]) * load_n(rows.row[j], kind, i, p->width - i);
+      for (int j = 0; j < rows.count; j++)
+        sum = vf_fma(vf_set(rows.weight[j]), load_n(rows.row[j], kind, i, p->width - i), sum);
       store_n(tigon_at(out, t), out->kind, i, p->width - i, sum);
     }
   }
@@ -221,7 +222,8 @@ void TIGON_ISA_FN(tigon_moe_combine_dx)(const tigon_moe_problem *p, const tigon_
     for (int64_t i = 0; i < p->width; i += VF_LANES) {
       vf sum = vf_set(0.0f);
       for (int j = 0; j < rows.count; j++)
-        sum += vf_set(rows.weight[j]) * vf_round_to(p->x.kind, load_n(rows.row[j], TIGON_F32, i, p->width - i));
+        sum = vf_fma(vf_set(rows.weight[j]), vf_round_to(p->x.kind, load_n(rows.row[j], TIGON_F32, i, p->width - i)),
+                     sum);
       store_n(tigon_at(dx, t), dx->kind, i, p->width - i, sum);
     }
   }

@@ -228,7 +228,7 @@ static void store_choices(const tigon_moe_router *r, int64_t token, const route_
 
 static void add_probabilities(float *sum, const route_row *row, const tigon_moe_router *r) {
   const float scale = r->sigmoid && row->p_total > 0.0f ? 1.0f / row->p_total : 1.0f;
-  for (int64_t e = 0; e < r->experts; e++) sum[e] += row->p[e] * scale;
+  for (int64_t e = 0; e < r->experts; e++) sum[e] = vf_fma_one(row->p[e], scale, sum[e]);
 }
 
 void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chunk) {
@@ -288,9 +288,9 @@ static void chosen_gradients(chosen *c, const tigon_moe_router *r, int64_t token
 static float dot(const float *a, const float *b, int64_t n) {
   vf sum = vf_set(0.0f);
   int64_t i = 0;
-  for (; i + VF_LANES <= n; i += VF_LANES) sum += vf_load(a + i) * vf_load(b + i);
+  for (; i + VF_LANES <= n; i += VF_LANES) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
   float total = vf_sum(sum);
-  for (; i < n; i++) total += a[i] * b[i];
+  for (; i < n; i++) total = vf_fma_one(a[i], b[i], total);
   return total;
 }
 
@@ -302,12 +302,12 @@ static float less_mean(float *d, const float *from, float mean, const float *p, 
   for (; i + VF_LANES <= n; i += VF_LANES) {
     const vf v = vf_load(from + i) - vf_set(mean);
     vf_store(d + i, v);
-    sum += vf_load(p + i) * v;
+    sum = vf_fma(vf_load(p + i), v, sum);
   }
   float total = vf_sum(sum);
   for (; i < n; i++) {
     d[i] = from[i] - mean;
-    total += p[i] * d[i];
+    total = vf_fma_one(p[i], d[i], total);
   }
   return total;
 }
@@ -348,7 +348,7 @@ static void logit_gradients(float *d, const tigon_moe_router *r, const route_row
   if (!tigon_present(&r->d_z_loss) || !isfinite(row->log_sum)) return;
   const float z = (float)(r->z_scale * row->log_sum);
   const float *share = r->sigmoid ? row->other : row->p;
-  for (int64_t e = 0; e < r->experts; e++) d[e] += z * share[e];
+  for (int64_t e = 0; e < r->experts; e++) d[e] = vf_fma_one(z, share[e], d[e]);
 }
 
 void TIGON_ISA_FN(tigon_moe_route_backward_chunk)(const tigon_moe_router *r, int64_t chunk) {

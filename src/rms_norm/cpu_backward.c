@@ -23,13 +23,12 @@ typedef struct row_data {
 INLINE vf reduce_lanes(row_data row, kinds k, int64_t i, int64_t n) {
   const vf dy = load_lanes(row.dy, k.dy, i, n);
   const vf xhat = load_lanes(row.x, k.x, i, n) * vf_set(row.rstd);
-  const vf product = dy * xhat;
   if (row.d_weight) {
     char *d_weight = (char *)row.d_weight;
-    const vf rounded = k.xhat == TIGON_F32 ? product : dy * vf_round_to(k.xhat, xhat);
-    store_lanes(d_weight, TIGON_F32, i, n, load_lanes(d_weight, TIGON_F32, i, n) + rounded);
+    const vf sum = vf_fma(dy, vf_round_to(k.xhat, xhat), load_lanes(d_weight, TIGON_F32, i, n));
+    store_lanes(d_weight, TIGON_F32, i, n, sum);
   }
-  return product * factor_lanes(row.factor, k.weight, i, n);
+  return dy * xhat * factor_lanes(row.factor, k.weight, i, n);
 }
 
 INLINE double reduce_row(row_data row, kinds k, int64_t width) {
@@ -53,7 +52,7 @@ INLINE void gradient_lanes(row_data row, kinds k, bool stream, float mean, int64
   vf ds = vf_set(0.0f);
   if (row.dy) {
     const vf m = load_lanes(row.dy, k.dy, i, n) * factor_lanes(row.factor, k.weight, i, n);
-    ds = vf_set(row.rstd) * m - load_lanes(row.x, k.x, i, n) * vf_set(row.rstd * (row.rstd * mean));
+    ds = vf_fma(load_lanes(row.x, k.x, i, n), vf_set(-(row.rstd * (row.rstd * mean))), vf_set(row.rstd) * m);
   }
   if (row.d_sum) ds += load_lanes(row.d_sum, k.d_sum, i, n);
   if (row.dx) output_lanes(row.dx, k.dx, stream, i, n, ds);

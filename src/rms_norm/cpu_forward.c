@@ -36,15 +36,15 @@ INLINE double sum_of_squares(row_data row, kinds k, bool residual, int64_t width
 #pragma GCC unroll 4
       for (int u = 0; u < SUM_VECTORS; u++) {
         const vf s = take_lanes(row, k, residual, i + u * VF_LANES, VF_LANES);
-        sum[u] += s * s;
+        sum[u] = vf_fma(s, s, sum[u]);
       }
     for (; i + VF_LANES <= end; i += VF_LANES) {
       const vf s = take_lanes(row, k, residual, i, VF_LANES);
-      sum[0] += s * s;
+      sum[0] = vf_fma(s, s, sum[0]);
     }
     if (i < end) {
       const vf s = take_lanes(row, k, residual, i, end - i);
-      sum[1] += s * s;
+      sum[1] = vf_fma(s, s, sum[1]);
     }
     total += (double)vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
   }
