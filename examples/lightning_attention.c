@@ -1,4 +1,5 @@
-/* Serving with a pool of states: prefill of two requests at once, then draft tokens verified and the accepted ones committed. */
+/* Serving with a pool of states: prefill of two requests at once, then draft tokens verified and the accepted ones
+ * committed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

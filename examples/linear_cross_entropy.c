@@ -1,5 +1,6 @@
-/* The loss of a vocabulary held by two ranks: each makes a partial of its rows, all merge the partials, and each makes its own
- * gradients. Both ranks live in this process; over a network the partials are all-gathered and dx is all-reduced. */
+/* The loss of a vocabulary held by two ranks: each makes a partial of its rows, all merge the partials, and each makes
+ * its own gradients. Both ranks live in this process; over a network the partials are all-gathered and dx is
+ * all-reduced. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* A mixture-of-experts layer as in DeepSeek-V3: sigmoid scores, a selection bias, two of four groups, weights that sum to 2.5;
- * forward, and the gradients of its output's sum, the balance loss and the z loss. Experts in the layout (E, D, 2I). */
+/* A mixture-of-experts layer as in DeepSeek-V3: sigmoid scores, a selection bias, two of four groups, weights that sum
+ * to 2.5; forward, and the gradients of its output's sum, the balance loss and the z loss. Experts in the layout (E, D,
+ * 2I). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

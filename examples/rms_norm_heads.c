@@ -1,5 +1,5 @@
-/* QK normalisation: the query heads of a fused projection, (T, 3, N, H), are normalised where they lie; then the gradients
- * of a layer whose weight gradient is kept in float32. */
+/* QK normalisation: the query heads of a fused projection, (T, 3, N, H), are normalised where they lie; then the
+ * gradients of a layer whose weight gradient is kept in float32. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,8 +21,8 @@ void bench_print_header(const bench *b) {
       "%d threads, %s; medians of repetitions in turns; the ceiling (fused multiply-adds on registers, or a copy of\n"
       "the same bytes) was measured between them; peak MiB above the inputs; x: the peer's time over tigon's\n\n",
       b->threads, tigon_cpu_isa());
-  if (!strcmp(tigon_cpu_isa(), "amx"))
-    printf("bfloat16 rows run on the matrix unit and may pass this ceiling, which is that of AVX-512\n\n");
+  if (!strcmp(tigon_cpu_isa(), "amx") || !strcmp(tigon_cpu_isa(), "avx512_bf16"))
+    printf("bfloat16 rows run on instructions of their own and may pass this ceiling, which is that of float32\n\n");
   printf("%-21s %-26s %-16s %-8s %10s %16s %16s %7s %9s\n", "family", "row", "pass", "dtype", "ms", "rate", "ceiling",
          "", "peak MiB");
 }

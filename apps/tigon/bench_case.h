@@ -1,4 +1,5 @@
-/* A case is one shape of a family in one dtype: its tensors, and its passes, which are measured in turns with the peer. */
+/* A case is one shape of a family in one dtype: its tensors, and its passes, which are measured in turns with the
+ * peer. */
 #ifndef APPS_BENCH_CASE_H
 #define APPS_BENCH_CASE_H
 

@@ -53,8 +53,8 @@ bool bench_memory_reset(void) {
   return !fclose(file) && written;
 }
 
-/* Enough independent chains to hide the latency of the addition, few enough to stay in registers. Intrinsics, since strict
- * C11 does not contract a * b + c. */
+/* Enough independent chains to hide the latency of the addition, few enough to stay in registers. Intrinsics, since
+ * strict C11 does not contract a * b + c. */
 #define FMA_LOOP(name, v, chains, set, fma, target_set)                                               \
   target_set static void name(int64_t steps, float *sink) {                                           \
     v sum[chains];                                                                                    \
@@ -85,7 +85,7 @@ FMA_LOOP(fma_generic, four, 12, FOUR, MULTIPLY_ADD, __attribute__((noinline)))
 /* Many short pieces a thread, so that one that wakes late loses little. */
 enum { FMA_STEPS = 50000, FMA_PIECES = 32, FMA_QUICK_PIECES = 2 };
 
-static bool has_avx512(void) { return !strcmp(tigon_cpu_isa(), "avx512") || !strcmp(tigon_cpu_isa(), "amx"); }
+static bool has_avx512(void) { return !strncmp(tigon_cpu_isa(), "avx512", 6) || !strcmp(tigon_cpu_isa(), "amx"); }
 static bool has_avx2(void) { return !strcmp(tigon_cpu_isa(), "avx2"); }
 
 static double fma_flop(void) { /* of one piece */

@@ -24,7 +24,8 @@ static double dot(const attention_rows *r, const DLTensor *a, int64_t s, const D
   return sum;
 }
 
-/* Token `at` of got is scale * the sum over s of lambda^|at - s| (one_at . other_s) value_s, s up to at, or from it on. */
+/* Token `at` of got is scale * the sum over s of lambda^|at - s| (one_at . other_s) value_s, s up to at, or from it
+ * on. */
 static void judge_token(bench_judge *judge, const attention_rows *r, const DLTensor *got, int64_t at, int64_t head,
                         const DLTensor *one, const DLTensor *other, const DLTensor *value, bool causal) {
   double sum[MOST_WIDTH] = {0};

@@ -1,7 +1,8 @@
 /*
  * A peer: a child process that runs other implementations (its providers) of the same rows, in turns with ours.
  *
- * One JSON object a line each way; descriptor 3 of the child is a file in memory through which tensors go, one at a time.
+ * One JSON object a line each way; descriptor 3 of the child is a file in memory through which tensors go, one at a
+ * time.
  *     after its start, the peer   {"peer": "PyTorch", "version": "2.4.1", "threads": 2}
  *     {"do": "prepare", "family": ..., "dtype": ..., "scale": ...}                   forgets the last row
  *     {"do": "input", "name": ..., "dtype": ..., "shape": [...], "bytes": n}         the file holds that tensor
@@ -11,7 +12,8 @@
  *     {"do": "output", ..., "name": ..., "dtype": ..., "shape": [...], "bytes": n}   writes that output to the file
  * Other answers have no named member; {"error": "..."} answers a request that failed. The peer ends with its input.
  *
- * A peer that dies, stays silent past the limit or answers anything else is ended; a line says so, and rows go on alone.
+ * A peer that dies, stays silent past the limit or answers anything else is ended; a line says so, and rows go on
+ * alone.
  */
 #ifndef APPS_BENCH_PEER_H
 #define APPS_BENCH_PEER_H

@@ -1,12 +1,12 @@
 /*
  * The data of a run: one sequence of tokens in files, and how it is split.
  *
- * Text is a sequence of bytes, and bytes are its tokens. Shards hold token ids (shard.h). All files follow each other in
- * the order of data_files.h, those for validation last. Where there are none, the last 5 % of the tokens, at least
+ * Text is a sequence of bytes, and bytes are its tokens. Shards hold token ids (shard.h). All files follow each other
+ * in the order of data_files.h, those for validation last. Where there are none, the last 5 % of the tokens, at least
  * 100 000 where that is at most a fifth, are the validation split.
  *
- * Opening reads everything once: the hash is taken and each id is checked against the vocabulary. Afterwards windows are
- * read from the files when they are needed, so data may be larger than memory. Pipes are copied to an unnamed file.
+ * Opening reads everything once: the hash is taken and each id is checked against the vocabulary. Afterwards windows
+ * are read from the files when they are needed, so data may be larger than memory. Pipes are copied to an unnamed file.
  */
 #ifndef APPS_DATA_H
 #define APPS_DATA_H

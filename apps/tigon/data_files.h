@@ -1,11 +1,11 @@
 /*
  * Which files hold the data of a run.
  *
- * A word of --data is a file, a directory or, where nothing has that name, a pattern (* ? [) of files, in order of name.
- * A name that ends in .bin is a shard of tokens, any other file is text. A directory that holds shards is taken for them
- * alone; any other is searched for text, below it too: regular files whose name does not begin with a dot. Shards whose
- * name has the word "val" never train: without --validation they are the validation data, and so is the shard beside one
- * that trains whose name has "val" where that one has "train".
+ * A word of --data is a file, a directory or, where nothing has that name, a pattern (* ? [) of files, in order of
+ * name. A name that ends in .bin is a shard of tokens, any other file is text. A directory that holds shards is taken
+ * for them alone; any other is searched for text, below it too: regular files whose name does not begin with a dot.
+ * Shards whose name has the word "val" never train: without --validation they are the validation data, and so is the
+ * shard beside one that trains whose name has "val" where that one has "train".
  */
 #ifndef APPS_DATA_FILES_H
 #define APPS_DATA_FILES_H

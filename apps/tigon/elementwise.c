@@ -131,7 +131,7 @@ VARIANT(avx512, __attribute__((target(AVX512))))
 const elementwise *elementwise_loops(void) {
 #if defined(__x86_64__)
   const char *isa = tigon_cpu_isa();
-  if (!strcmp(isa, "avx512") || !strcmp(isa, "amx")) return &loops_avx512;
+  if (!strncmp(isa, "avx512", 6) || !strcmp(isa, "amx")) return &loops_avx512;
   if (!strcmp(isa, "avx2")) return &loops_avx2;
 #endif
   return &loops_generic;

@@ -1,6 +1,6 @@
 /*
- * The loops of the model and the optimiser between Tigon's operations, compiled for several instruction sets. Each works
- * on a piece of the rows or elements; the caller cuts the work.
+ * The loops of the model and the optimiser between Tigon's operations, compiled for several instruction sets. Each
+ * works on a piece of the rows or elements; the caller cuts the work.
  */
 #ifndef APPS_ELEMENTWISE_H
 #define APPS_ELEMENTWISE_H

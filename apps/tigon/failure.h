@@ -9,8 +9,8 @@ typedef struct failure {
   char text[1024];
 } failure;
 
-/* Writes the text and returns false, so that a function can end with `return fail_with(...)`. Control characters of names
- * are replaced, so that the message stays one line; the middle of a text that is too long is left out. */
+/* Writes the text and returns false, so that a function can end with `return fail_with(...)`. Control characters of
+ * names are replaced, so that the message stays one line; the middle of a text that is too long is left out. */
 __attribute__((format(printf, 2, 3))) bool fail_with(failure *failed, const char *format, ...);
 void fail_with_list(failure *failed, const char *format, va_list arguments);
 

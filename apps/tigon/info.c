@@ -74,6 +74,6 @@ int command_info(int argc, char **argv) {
   print_cpu();
   print_gpu();
   printf("environment:\n");
-  print_variable("TIGON_CPU_ISA", "(amx, avx512, avx2 or generic: the most that the CPU backend may use)");
+  print_variable("TIGON_CPU_ISA", "(amx, avx512_bf16, avx512, avx2 or generic: the most that the CPU backend may use)");
   return EXIT_OK;
 }

@@ -14,8 +14,8 @@
 
 enum { NGRAM_ORDERS = 4, NGRAM_MOST = 1 << 24 };
 
-/* Fitted on bytes [0, begin), at most NGRAM_MOST of them: mean negative log-likelihood in nats of bytes [begin, end) for
- * n = 1..4, that is 0 to 3 bytes of context, which may lie before begin. */
+/* Fitted on bytes [0, begin), at most NGRAM_MOST of them: mean negative log-likelihood in nats of bytes [begin, end)
+ * for n = 1..4, that is 0 to 3 bytes of context, which may lie before begin. */
 bool ngram_nats(const uint8_t *bytes, int64_t begin, int64_t end, double nats[NGRAM_ORDERS], failure *failed);
 
 #endif

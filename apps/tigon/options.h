@@ -46,8 +46,8 @@ typedef struct command_help {
   const char *after;       /* sections after OPTIONS */
 } command_help;
 
-/* Reads argv[1..]. Returns true to go on. Otherwise *status is the exit status: EXIT_OK after --help, EXIT_MISUSED after
- * a message that names the argument. */
+/* Reads argv[1..]. Returns true to go on. Otherwise *status is the exit status: EXIT_OK after --help, EXIT_MISUSED
+ * after a message that names the argument. */
 bool options_parse(option *options, const command_help *help, int argc, char **argv, int *status);
 
 bool option_given(const option *options, const char *name);

@@ -1,5 +1,5 @@
-/* `tigon sample`: generates text byte by byte, or token ids. The attention states are all that is kept of what was read, so memory
- * does not grow with the length. */
+/* `tigon sample`: generates text byte by byte, or token ids. The attention states are all that is kept of what was
+ * read, so memory does not grow with the length. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>

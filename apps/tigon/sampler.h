@@ -29,8 +29,8 @@ typedef struct sampler {
 bool sampler_open(sampler *source, dataset *data, int64_t length, uint64_t seed, cursor at, failure *failed);
 void sampler_close(sampler *source);
 
-/* The next window: `length` inputs, each followed by its target, so length + 1 tokens of the training split, valid until
- * the next call. NULL on failure. */
+/* The next window: `length` inputs, each followed by its target, so length + 1 tokens of the training split, valid
+ * until the next call. NULL on failure. */
 const int32_t *sampler_next(sampler *source, failure *failed);
 
 #endif

@@ -5,8 +5,9 @@
  *               256 int32: magic 20240801, version 7, number of tokens, zeros; then the tokens as uint32
  *     nanoGPT   the tokens as uint16, nothing else
  *
- * Magic numbers of that family of files are dates from 2024, 20240000 to 20249999. A file without a header would begin like
- * one only with a first token of 54912 to 64911 (and 308 after it), which the vocabularies of such files do not have.
+ * Magic numbers of that family of files are dates from 2024, 20240000 to 20249999. A file without a header would begin
+ * like one only with a first token of 54912 to 64911 (and 308 after it), which the vocabularies of such files do not
+ * have.
  */
 #ifndef APPS_SHARD_H
 #define APPS_SHARD_H

@@ -17,8 +17,8 @@ static volatile sig_atomic_t caught;
 
 static void on_signal(int number) { caught = number; }
 
-/* The first signal ends the run after its step; a second one kills the program. Under nohup SIGHUP is ignored, and stays
- * so. A reader of the output that leaves (head) does not end the run. */
+/* The first signal ends the run after its step; a second one kills the program. Under nohup SIGHUP is ignored, and
+ * stays so. A reader of the output that leaves (head) does not end the run. */
 static void catch_signals(void) {
   signal(SIGPIPE, SIG_IGN);
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART}, before;

@@ -13,8 +13,8 @@
  *   multiple of 256 bytes, 0 when nothing is needed, and never shrinks when the number of tokens grows.
  * - Arguments are checked in full before anything is written. On failure nothing was written and tigon_last_error()
  *   says which argument, what was expected and what came.
- * - Values that only the data shows (an expert id out of range, say) are no failure: the operation returns TIGON_OK, its
- *   header defines the result for those rows, and the context's record keeps the first such event.
+ * - Values that only the data shows (an expert id out of range, say) are no failure: the operation returns TIGON_OK,
+ *   its header defines the result for those rows, and the context's record keeps the first such event.
  * - Results have the same bits whatever the number of threads.
  * - Operations may run concurrently from several threads, each with its own workspace.
  * - Struct growth: the first member of every struct is its size in bytes, set by the caller to sizeof. Members past
@@ -59,11 +59,12 @@ TIGON_API const char *tigon_last_error(void);
 /* "0.1.0" */
 TIGON_API const char *tigon_version(void);
 
-/* The instruction set that the CPU backend runs: "amx", "avx512", "avx2" or "generic". It is the best one that processor
- * and operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the first call.
- * "amx" is AVX-512, and products of bfloat16 with bfloat16 or float32 may run on the matrix unit. The unit takes subnormal
- * numbers as zero. A float32 number is a sum of bfloat16 parts there, so that its product with an infinite bfloat16
- * number may be NaN in place of infinite. */
+/* The instruction set that the CPU backend runs: "amx", "avx512_bf16", "avx512", "avx2" or "generic". It is the best
+ * one that processor and operating system offer; TIGON_CPU_ISA in the environment may name a lesser one. Chosen at the
+ * first call. "avx512_bf16" is AVX-512, and products of bfloat16 with bfloat16 may run on its dot products of pairs,
+ * which take subnormal numbers as zero. "amx" is AVX-512, and products of bfloat16 with bfloat16 or float32 may run on
+ * the matrix unit, which does so too. A float32 number is a sum of bfloat16 parts there, so that its product with an
+ * infinite bfloat16 number may be NaN in place of infinite. */
 TIGON_API const char *tigon_cpu_isa(void);
 
 /* The number of threads that num_threads = 0 stands for: the processors this process may run on. */
@@ -86,8 +87,8 @@ typedef struct tigon_device_info {
  * TIGON_UNAVAILABLE: no driver, a driver that is too old, or no such device. */
 TIGON_API tigon_status tigon_device_query(DLDevice device, tigon_device_info *info);
 
-/* A context owns what outlives a call: the record of bad values. Create one a device, before a stream is captured; it may
- * be shared by threads. Kernels and facts of devices are loaded at first use and kept by the process. */
+/* A context owns what outlives a call: the record of bad values. Create one a device, before a stream is captured; it
+ * may be shared by threads. Kernels and facts of devices are loaded at first use and kept by the process. */
 typedef struct tigon_context tigon_context;
 
 /* device: all zero or the CPU, or a CUDA device, whose record lies in pinned host memory. */
@@ -115,10 +116,10 @@ TIGON_API void tigon_clear(tigon_context *context);
  * no record.
  *
  * On a CUDA device all tensors and the workspace lie in memory of that device. The operation runs on the stream in the
- * stream's own context; on a default stream (NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD) in the thread's current context
- * where that is on the device, else in the device's primary one. It may be captured into a graph, also as the first use of
- * the library. Operations without a GPU kernel fail with TIGON_UNSUPPORTED, processes forked after the first use of CUDA
- * with TIGON_UNAVAILABLE. */
+ * stream's own context; on a default stream (NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD) in the thread's current
+ * context where that is on the device, else in the device's primary one. It may be captured into a graph, also as the
+ * first use of the library. Operations without a GPU kernel fail with TIGON_UNSUPPORTED, processes forked after the
+ * first use of CUDA with TIGON_UNAVAILABLE. */
 typedef struct tigon_exec {
   uint32_t size;            /* sizeof(tigon_exec) */
   int32_t num_threads;      /* CPU: 0 = tigon_cpu_threads() */

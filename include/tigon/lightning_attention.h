@@ -12,28 +12,29 @@
  * to its final state.
  * decay: float32, (H) or (HV), >= 0: the positive slope s of lambda = exp(-s). 0 (of either sign) means no decay, +Inf
  * that a token sees itself only; large values do not overflow. Where H = HV the two shapes mean the same.
- * States: initial_state and final_state (N, HV, V, K) float32, K contiguous, the other strides free. Where final_state has
- * the memory of initial_state (in place), it has its strides too.
+ * States: initial_state and final_state (N, HV, V, K) float32, K contiguous, the other strides free. Where final_state
+ * has the memory of initial_state (in place), it has its strides too.
  *
  * State pools: with state_indices (N), int32 or int64, the state tensors are pools (P, HV, V, K) of the same P, and
  * sequence n reads and writes slot state_indices[n] of them. Slots that no sequence names stay bitwise untouched. -1 is
  * padding: the sequence's tokens get output 0, and nothing else is written or read for it. The indices that are not
  * negative are unique; that is the caller's duty: a slot named twice has undefined contents afterwards (and so have the
  * outputs of the sequences that read it in place), but nothing else is affected.
- * has_initial_state (N), bool, uint8, int32 or int64: where it is 0 a sequence starts from zero and its initial state is
- * not read, so that a new request may take over a slot that holds anything, NaN too.
- * An absent final_state leaves the pool as it is: draft tokens are verified so, and the accepted ones are committed with
- * tigon_lightning_attention_state.
+ * has_initial_state (N), bool, uint8, int32 or int64: where it is 0 a sequence starts from zero and its initial state
+ * is not read, so that a new request may take over a slot that holds anything, NaN too.
+ * An absent final_state leaves the pool as it is: draft tokens are verified so, and the accepted ones are committed
+ * with tigon_lightning_attention_state.
  *
  * Conventions of other libraries:
  *     decay      flash-linear-attention passes g_gamma = -decay (log decay), FlashInfer lambda = exp(-decay); cuLA and
  *                SGLang pass decay itself, OpenNLPLab and vLLM call it slope.
- *     state      S as above is decayed when it is used (exponent offset 1: cuLA, flash-linear-attention, SGLang, MiniMax's
- *                model code). Libraries with exponent offset 0 (OpenNLPLab, FlashInfer's option) store lambda * S: multiply
- *                theirs by exp(decay), or ours by lambda, in exchange. Outputs are the same.
+ *     state      S as above is decayed when it is used (exponent offset 1: cuLA, flash-linear-attention, SGLang,
+ *                MiniMax's model code). Libraries with exponent offset 0 (OpenNLPLab, FlashInfer's option) store
+ *                lambda * S: multiply theirs by exp(decay), or ours by lambda, in exchange. Outputs are the same.
  *     scale      FlashInfer multiplies the state by scale as well; divide by it.
  *     layout     S is [V, K] with K contiguous. flash-linear-attention stores [K, V] unless state_v_first is set.
- *     heads      flash-linear-attention wants q and k repeated to HV heads; value head hv here reads head hv / (HV / H).
+ *     heads      flash-linear-attention wants q and k repeated to HV heads; value head hv here reads head
+ *                hv / (HV / H).
  *
  * Values that only the data shows (the context's record gets the first, in the order of this list):
  * - Bad cu_seqlens (not starting at 0, decreasing, past T) are used as their running maximum clamped to [0, T]; the
@@ -41,12 +42,13 @@
  * - A negative or NaN decay is used as 0; the record gets its position and, as the value, the bits of the float.
  * - A slot below -1, or P and more, is padding; the record gets its position and value.
  * - Tokens in no sequence get output 0 and gradient 0, whatever they hold.
- * - NaN and Inf in q, k, v, states and gradients stay in their sequence and head, and do not reach earlier tokens (in the
- *   gradients of k, v and the initial state: later tokens).
+ * - NaN and Inf in q, k, v, states and gradients stay in their sequence and head, and do not reach earlier tokens (in
+ *   the gradients of k, v and the initial state: later tokens).
  *
- * Rounding points (CPU): all intermediates in fp32, lambda^n from exp(-s n) in float64 rounded once; out rounded once to
- * its dtype. The work is done in chunks of 64 tokens counted from each sequence's start (gradients of k, v and the initial
- * state: from its end). dtypes: q, k, v, out, and gradients each float32, float16 or bfloat16; q and k have one dtype.
+ * Rounding points (CPU): all intermediates in fp32, lambda^n from exp(-s n) in float64 rounded once; out rounded once
+ * to its dtype. The work is done in chunks of 64 tokens counted from each sequence's start (gradients of k, v and the
+ * initial state: from its end). dtypes: q, k, v, out, and gradients each float32, float16 or bfloat16; q and k have one
+ * dtype.
  */
 #ifndef TIGON_LIGHTNING_ATTENTION_H
 #define TIGON_LIGHTNING_ATTENTION_H
@@ -61,13 +63,13 @@ extern "C" {
 /*
  * Prefill, and verification of draft tokens.
  *
- * Checkpoints: the states after checkpoint_every, 2 checkpoint_every, ... tokens of each sequence, counted from its start in
- * this call, up to its length. They have the bits of final_state of a call that ends there. Sequence n's are rows
- * checkpoint_begin[n], checkpoint_begin[n] + 1, ... of checkpoints; without checkpoint_begin (then without cu_seqlens)
- * n * floor(T / checkpoint_every) is its first row. Padding has none. Rows that do not fit, at checkpoint_begin[n + 1] or
- * past C, are not written, and the record gets argument "checkpoints", the first such sequence, and how many rows it
- * has. Bad values in checkpoint_begin (negative, decreasing, past C) are used as their running maximum clamped to [0, C], and
- * recorded. All other rows stay as they were.
+ * Checkpoints: the states after checkpoint_every, 2 checkpoint_every, ... tokens of each sequence, counted from its
+ * start in this call, up to its length. They have the bits of final_state of a call that ends there. Sequence n's are
+ * rows checkpoint_begin[n], checkpoint_begin[n] + 1, ... of checkpoints; without checkpoint_begin (then without
+ * cu_seqlens) n * floor(T / checkpoint_every) is its first row. Padding has none. Rows that do not fit, at
+ * checkpoint_begin[n + 1] or past C, are not written, and the record gets argument "checkpoints", the first such
+ * sequence, and how many rows it has. Bad values in checkpoint_begin (negative, decreasing, past C) are used as their
+ * running maximum clamped to [0, C], and recorded. All other rows stay as they were.
  */
 typedef struct tigon_lightning_attention_args {
   uint32_t size;
@@ -101,8 +103,8 @@ TIGON_API tigon_status tigon_lightning_attention_workspace(const tigon_exec *exe
  *
  * (the first G has d_final_state without decay). dq and dk are summed over the value heads of a group in fp32.
  *
- * Pools are refused with TIGON_UNSUPPORTED, since forward may have overwritten the states that backward needs: gather them
- * before forward, initial_state[n] = pool[state_indices[n]], zero where has_initial_state is 0.
+ * Pools are refused with TIGON_UNSUPPORTED, since forward may have overwritten the states that backward needs: gather
+ * them before forward, initial_state[n] = pool[state_indices[n]], zero where has_initial_state is 0.
  */
 typedef struct tigon_lightning_attention_backward_args {
   uint32_t size;
@@ -133,8 +135,8 @@ TIGON_API tigon_status tigon_lightning_attention_backward_workspace(const tigon_
 /*
  * One token of N sequences: the state is updated in place and the token's output returned. Same formulas, and decay,
  * state_indices and bad values mean the same. Where lambda is 1/2 or more, lambda S is taken as S - (1 - lambda) S with
- * 1 - lambda rounded once: a rounded lambda would move the state away from prefill's over many tokens. An infinite element of
- * the state may become NaN. Needs no workspace.
+ * 1 - lambda rounded once: a rounded lambda would move the state away from prefill's over many tokens. An infinite
+ * element of the state may become NaN. Needs no workspace.
  */
 typedef struct tigon_lightning_attention_decode_args {
   uint32_t size;
@@ -160,12 +162,13 @@ TIGON_API tigon_status tigon_lightning_attention_decode_workspace(const tigon_ex
  *
  *     S = lambda^L S_initial + sum_{j < L} lambda^(L - 1 - j) v_j k_j^T
  *
- * with the bits that forward gives it. Arguments are as in forward; tokens past lengths[n] are not read. A length outside
- * [0, the sequence's length] is clamped to it, and the record gets its position and value (after state_indices).
+ * with the bits that forward gives it. Arguments are as in forward; tokens past lengths[n] are not read. A length
+ * outside [0, the sequence's length] is clamped to it, and the record gets its position and value (after
+ * state_indices).
  *
- * Two uses: without an initial state it is the local state of a part of a sequence (sequence or context parallelism, with
- * tigon_lightning_attention_merge); in place over a pool, with lengths = the numbers of accepted tokens, it commits drafts
- * that forward verified.
+ * Two uses: without an initial state it is the local state of a part of a sequence (sequence or context parallelism,
+ * with tigon_lightning_attention_merge); in place over a pool, with lengths = the numbers of accepted tokens, it
+ * commits drafts that forward verified.
  */
 typedef struct tigon_lightning_attention_state_args {
   uint32_t size;
@@ -194,8 +197,8 @@ TIGON_API tigon_status tigon_lightning_attention_state_workspace(const tigon_exe
  *
  * where left is the state before a part (or the state of all that stands before it), right the local state of the part,
  * started from zero, and lengths[n] the part's number of tokens. Parts may be joined in any grouping, equal up to
- * rounding; their lengths add up. lambda^0 = 1, also where decay is +Inf. A negative length counts as 0; the record gets it
- * (after a bad decay). One fp32 product and sum an element. Needs no workspace.
+ * rounding; their lengths add up. lambda^0 = 1, also where decay is +Inf. A negative length counts as 0; the record
+ * gets it (after a bad decay). One fp32 product and sum an element. Needs no workspace.
  */
 typedef struct tigon_lightning_attention_merge_args {
   uint32_t size;
@@ -215,18 +218,18 @@ TIGON_API tigon_status tigon_lightning_attention_merge_workspace(const tigon_exe
 
 /* Families of slopes that published models use as decay. h counts all heads_total heads H of the model. */
 typedef enum tigon_lightning_attention_slope_kind {
-  /* ALiBi (Press et al., 2022): 2^(-8 (h + 1) / H) for H a power of two. Otherwise, with n the largest power of two below H,
-   * the n slopes of n heads, then those of 2n heads at h = 0, 2, 4, ... Times MiniMax's factor 1 - l / (L - 1) + 1e-5 of
-   * layer l of L (1 + 1e-5 where L = 1). Ling and Ring pass max(0, l - 1) for l. */
+  /* ALiBi (Press et al., 2022): 2^(-8 (h + 1) / H) for H a power of two. Otherwise, with n the largest power of two
+   * below H, the n slopes of n heads, then those of 2n heads at h = 0, 2, 4, ... Times MiniMax's factor
+   * 1 - l / (L - 1) + 1e-5 of layer l of L (1 + 1e-5 where L = 1). Ling and Ring pass max(0, l - 1) for l. */
   TIGON_LIGHTNING_ATTENTION_ALIBI = 0,
   /* (8 / H) (1 - l / L) h: TransNormer, and flash-linear-attention's chunk_lightning_attn. Head 0 has no decay. */
   TIGON_LIGHTNING_ATTENTION_LINEAR = 1
 } tigon_lightning_attention_slope_kind;
 
 /*
- * Fills slopes[0 .. heads) with those of heads [head_begin, head_begin + heads) of the model: a tensor-parallel rank r of R
- * asks for head_begin = r H / R, heads = H / R. layers = 0 (and layer = 0) leaves the layer's factor out. Computed in
- * float64, rounded once, so a slice has the bits of the whole.
+ * Fills slopes[0 .. heads) with those of heads [head_begin, head_begin + heads) of the model: a tensor-parallel rank r
+ * of R asks for head_begin = r H / R, heads = H / R. layers = 0 (and layer = 0) leaves the layer's factor out. Computed
+ * in float64, rounded once, so a slice has the bits of the whole.
  *
  * TIGON_INVALID_ARGUMENT, and nothing written: an unknown kind; layers below 0; layer outside [0, layers); heads_total
  * outside [1, 2^31); a range of heads outside [0, heads_total); slopes NULL.

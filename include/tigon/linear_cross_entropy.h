@@ -11,28 +11,30 @@
  *                                    + label_smoothing / C * sum_v w_v (lse_t - z_tv)
  *                                    + z_loss * lse_t^2 )            w = class_weight, or 1
  *
- * The cap belongs to the model and stands inside, the temperature belongs to the sampler and stands outside. Smoothing and
- * class weights are those of torch.nn.functional.cross_entropy(reduction="none"). nll, lse and entropy have no weights.
+ * The cap belongs to the model and stands inside, the temperature belongs to the sampler and stands outside. Smoothing
+ * and class weights are those of torch.nn.functional.cross_entropy(reduction="none"). nll, lse and entropy have no
+ * weights.
  *
  * Shapes: x (T, D), weight (V, D), bias (V), target (T) int32 or int64 of any stride. Rows whose target is ignore_index
- * have 0 in every output (argmax -1), gradient 0, and cost nothing. A target outside [0, C) is treated like an ignored one and
- * is noted in the context's record. Reductions over tokens are the caller's: outputs and upstream gradients are per token.
+ * have 0 in every output (argmax -1), gradient 0, and cost nothing. A target outside [0, C) is treated like an ignored
+ * one and is noted in the context's record. Reductions over tokens are the caller's: outputs and upstream gradients are
+ * per token.
  *
- * Classes and shards: C = vocab_size classes exist in all. Row v of weight is class vocab_begin + v; targets, argmax and
- * class_weight count classes. Rows whose class is C or above are padding (tables rounded up to a tile): they are no
- * columns of z, whatever they hold, and their rows of dweight and dbias are 0 (or stay as they are where gradients are added
- * to). A call that holds every class gives all outputs.
- * A call that holds some of them (a shard; of any size, none included) gives `partial` only; tigon_linear_cross_entropy_merge
- * makes the outputs from the partials of all shards.
+ * Classes and shards: C = vocab_size classes exist in all. Row v of weight is class vocab_begin + v; targets, argmax
+ * and class_weight count classes. Rows whose class is C or above are padding (tables rounded up to a tile): they are no
+ * columns of z, whatever they hold, and their rows of dweight and dbias are 0 (or stay as they are where gradients are
+ * added to). A call that holds every class gives all outputs.
+ * A call that holds some of them (a shard; of any size, none included) gives `partial` only;
+ * tigon_linear_cross_entropy_merge makes the outputs from the partials of all shards.
  *
  * Rounding points (CPU): logits and their gradients stay in fp32 and are never rounded; outputs per token are
  * float32; dx, dweight and dbias are summed in fp32 and rounded once. entropy is formed as ln S - D / S from running
  * sums relative to the maximum, so it has no cancellation when lse is large. nll and entropy are never below 0.
  *
- * A column with z = -inf has p = 0 and adds nothing to lse and entropy; a token whose columns all are -inf has NaN in its
- * outputs (argmax -1, correct 0). With label smoothing such a column makes the loss infinite, as in torch. A finite softcap makes
- * -softcap of -inf. A factor of 0 (token weight, class weight, 1 - label_smoothing) removes its term also where the term is
- * not finite; torch has NaN there.
+ * A column with z = -inf has p = 0 and adds nothing to lse and entropy; a token whose columns all are -inf has NaN in
+ * its outputs (argmax -1, correct 0). With label smoothing such a column makes the loss infinite, as in torch. A finite
+ * softcap makes -softcap of -inf. A factor of 0 (token weight, class weight, 1 - label_smoothing) removes its term also
+ * where the term is not finite; torch has NaN there.
  * dtypes: x, weight, bias, dx, dweight, dbias each float32, float16 or bfloat16.
  */
 #ifndef TIGON_LINEAR_CROSS_ENTROPY_H
@@ -47,10 +49,10 @@ extern "C" {
 
 /*
  * What some classes say about one token: a row of the (T, 8) float32 tensor `partial`. Sums are relative to max, and m
- * stands for it below. Two rows merge into one by taking the higher max, scaling the other's sums by e^(its m - max) and
- * adding; this is associative up to rounding. Tokens that are left out, and shards without classes, have the empty row
- * {-inf, 0, 0, 0, 0, 0, 0, -1}, which changes nothing. argmax is an integer in the place of a float: copy and gather rows as
- * bytes; a reduction or a conversion of the tensor would destroy it.
+ * stands for it below. Two rows merge into one by taking the higher max, scaling the other's sums by e^(its m - max)
+ * and adding; this is associative up to rounding. Tokens that are left out, and shards without classes, have the empty
+ * row {-inf, 0, 0, 0, 0, 0, 0, -1}, which changes nothing. argmax is an integer in the place of a float: copy and
+ * gather rows as bytes; a reduction or a conversion of the tensor would destroy it.
  */
 typedef struct tigon_linear_cross_entropy_partial {
   float max;  /* of z over the classes; -inf: none above -inf */
@@ -96,19 +98,19 @@ TIGON_API tigon_status tigon_linear_cross_entropy_workspace(const tigon_exec *ex
                                                             const tigon_linear_cross_entropy_args *args,
                                                             uint64_t *bytes);
 /*
- * Bytes of `saved` that hold every logit, 4 T V. Memory for time: backward takes from the block what forward put there and
- * computes the rest again, 2 G to 3 G of work (G = 2 T V D) with the same bits. A smaller block keeps the logits of the first
- * saved_bytes / (4 T) classes, in steps of 768. The block belongs to one forward call and the same x, weight, bias and target;
- * backward leaves it as it is.
+ * Bytes of `saved` that hold every logit, 4 T V. Memory for time: backward takes from the block what forward put there
+ * and computes the rest again, 2 G to 3 G of work (G = 2 T V D) with the same bits. A smaller block keeps the logits of
+ * the first saved_bytes / (4 T) classes, in steps of 768. The block belongs to one forward call and the same x, weight,
+ * bias and target; backward leaves it as it is.
  */
 TIGON_API tigon_status tigon_linear_cross_entropy_saved(const tigon_exec *exec,
                                                         const tigon_linear_cross_entropy_args *args, uint64_t *bytes);
 
 /*
- * Outputs from the partials of N shards, whose classes are disjoint and together are all of [0, C). The options have the
- * values of a whole call; class_weight has to be the one that the partials were made with. `merged` takes the merge of
- * the partials alone, for trees, where the N shards need not be all. From one partial of all classes the outputs have
- * the bits of the whole call; from the same partials in the same order, the same bits on every rank.
+ * Outputs from the partials of N shards, whose classes are disjoint and together are all of [0, C). The options have
+ * the values of a whole call; class_weight has to be the one that the partials were made with. `merged` takes the merge
+ * of the partials alone, for trees, where the N shards need not be all. From one partial of all classes the outputs
+ * have the bits of the whole call; from the same partials in the same order, the same bits on every rank.
  */
 typedef struct tigon_linear_cross_entropy_merge_args {
   uint32_t size;
@@ -145,8 +147,8 @@ TIGON_API tigon_status tigon_linear_cross_entropy_merge_workspace(const tigon_ex
  *     du_v = inverse_temperature * dz_v * (1 - tanh(u_v / softcap)^2)            the last factor with softcap only
  *     dx = du . weight     dweight = du^T . x     dbias = sum_t du
  *
- * On a shard lse and entropy are those of all classes, from the merge. It gives its own rows of dweight and dbias, and its
- * part of dx: the sum over shards is the gradient, so dx should be float32 there, and be rounded after the sum.
+ * On a shard lse and entropy are those of all classes, from the merge. It gives its own rows of dweight and dbias, and
+ * its part of dx: the sum over shards is the gradient, so dx should be float32 there, and be rounded after the sum.
  * A column with z = -inf has p = 0: its gradient is 0, or -g a / C w_v * inverse_temperature with label smoothing.
  *
  * Workspace: O(T * D + T * tile) in fp32, never T * V; see docs/linear_cross_entropy.md for the formula.

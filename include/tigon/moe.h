@@ -8,15 +8,15 @@
  *     y = down_e a                          (D)       rounded to x's dtype
  *     out_t = sum over the token's routes in order of j of s * y, in fp32, rounded once to out's dtype
  *
- * With weights_on_input (Llama 4) the weight scales what the expert reads: x' = s * x_t, rounded to x's dtype, takes the
- * place of x_t, and out_t is the sum of y.
+ * With weights_on_input (Llama 4) the weight scales what the expert reads: x' = s * x_t, rounded to x's dtype, takes
+ * the place of x_t, and out_t is the sum of y.
  *
  * Shapes: x, out (T, D); topk_ids (T, k) int32 or int64; topk_weights (T, k) float32, float16 or bfloat16; weights as
  * weight_layout says. The expert stride of weights is free, as is their row stride. 1 <= k <= 32, 1 <= E <= 4096,
  * 0 <= T < 2^31.
  * ids < 0 are skipped; ids >= E are skipped too and noted in the context's record. The same expert twice in one token
- * counts twice. A token without a valid id gets 0. Every route is computed: there is no capacity and nothing is dropped,
- * unless the caller sets row_limit.
+ * counts twice. A token without a valid id gets 0. Every route is computed: there is no capacity and nothing is
+ * dropped, unless the caller sets row_limit.
  * dtypes: x, weights and out each float32, float16 or bfloat16.
  *
  * row_limit bounds the routes that are computed, and with them workspace and saved block. Routes with a valid id are
@@ -34,13 +34,13 @@
 extern "C" {
 #endif
 
-/* How the weight tensors lie in memory. They are read in place, and gradients are written in the same layout. The bits of
- * all results are the same for both (with tigon_cpu_isa "amx": where dout has x's dtype). */
+/* How the weight tensors lie in memory. They are read in place, and gradients are written in the same layout. The bits
+ * of all results are the same for both (with tigon_cpu_isa "amx": where dout has x's dtype). */
 typedef enum tigon_moe_weight_layout {
   TIGON_MOE_LAYOUT_ROWS = 0,       /* gate, up (E, I, D); gate_up (E, 2I, D), gate rows first; down (E, D, I) */
   TIGON_MOE_LAYOUT_TRANSPOSED = 1, /* gate, up (E, D, I); gate_up (E, D, 2I), gate columns first; down (E, I, D) */
-  /* Gate and up in turns: refused with TIGON_UNSUPPORTED. Rows in turns, (E, 2I, D), need no copy: pass the pair gate and
-   * up with twice the row stride, up one row further. Columns in turns, (E, D, 2I), are copied apart once. */
+  /* Gate and up in turns: refused with TIGON_UNSUPPORTED. Rows in turns, (E, 2I, D), need no copy: pass the pair gate
+   * and up with twice the row stride, up one row further. Columns in turns, (E, D, 2I), are copied apart once. */
   TIGON_MOE_LAYOUT_INTERLEAVED = 2
 } tigon_moe_weight_layout;
 
@@ -75,13 +75,14 @@ TIGON_API tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_a
  * forward. A route that forward skipped, past row_limit too, has d_topk_weights 0 and no part in the others.
  *
  *     d_topk_weights[t, j] = <da', a>          (the router gradient needs no saved y)
- *     da = s da'     du = da * silu(g)     dg = da * u * sigma(g) (1 + g (1 - sigma(g)))     dg, du rounded to x's dtype
+ *     da = s da'     du = da * silu(g)     dg = da * u * sigma(g) (1 + g (1 - sigma(g)))
+ *                                                            dg, du rounded to x's dtype
  *     d_down_e = sum dout_t (s a)^T     s a rounded to x's dtype
  *     dx_row = gate_e^T dg + up_e^T du  rounded to x's dtype; dx_t = their sum over routes in order of j, in fp32
  *     d_gate_e = sum dg x_t^T           d_up_e = sum du x_t^T
  *
- * With weights_on_input, da = da' and a stands for s a, x' for x_t in the last line, and with the rounded dx_row, which is
- * the gradient of x':
+ * With weights_on_input, da = da' and a stands for s a, x' for x_t in the last line, and with the rounded dx_row, which
+ * is the gradient of x':
  *
  *     d_topk_weights[t, j] = <dx_row, x_t> in fp32 (so also where s = 0)
  *     dx_t = sum of s * dx_row
@@ -130,23 +131,23 @@ TIGON_API tigon_status tigon_moe_backward_workspace(const tigon_exec *exec, cons
  *                       p_te / sum_e p_te)                    (Switch Transformer, Fedus et al., 2021); 0 when T = 0
  *     z_loss          = mean over tokens of logsumexp(logits_t)^2     (ST-MoE, Zoph et al., 2022); 0 when T = 0
  *
- * Best are the experts with the largest logits. With selection_bias they are those with the largest b_e = p_e + bias_e in
- * fp32; the bias has a say in the choice alone, the weights stay p (DeepSeek-V3). It has no gradient.
- * With n_group > 1 the experts form n_group equal groups of neighbours, and only those of the topk_group best groups may be
- * chosen (ties to the lowest group). A group's score is the sum in fp32 of its group_top largest b_e (p_e without a bias)
- * from the largest on, of all it has where it has fewer. group_top = 0 stands for 2 with selection_bias (DeepSeek-V3; 1
- * where a group has one expert), else for 1. With group_top 1 and no bias, groups are ordered by their largest logit
- * (DeepSeek-V2).
+ * Best are the experts with the largest logits. With selection_bias they are those with the largest b_e = p_e + bias_e
+ * in fp32; the bias has a say in the choice alone, the weights stay p (DeepSeek-V3). It has no gradient.
+ * With n_group > 1 the experts form n_group equal groups of neighbours, and only those of the topk_group best groups
+ * may be chosen (ties to the lowest group). A group's score is the sum in fp32 of its group_top largest b_e (p_e
+ * without a bias) from the largest on, of all it has where it has fewer. group_top = 0 stands for 2 with selection_bias
+ * (DeepSeek-V3; 1 where a group has one expert), else for 1. With group_top 1 and no bias, groups are ordered by their
+ * largest logit (DeepSeek-V2).
  *
  * A NaN logit is never selected and counts as probability 0; so an expert with a NaN bias is never selected, but its p
- * counts. A token with fewer than k experts to select has id -1 and weight 0 in the places left. Softmax over a row with
- * +Inf gives the Inf columns equal shares of 1; -Inf has p = 0, also in a row with nothing above it. p below 2^-126 is 0.
- * A bias of +Inf puts its expert first and its group's score at +Inf; -Inf puts the expert last. A group without an expert
- * to select comes last. A token whose logsumexp is not finite (+Inf in its row, or nothing above -Inf) adds 0 to the sum in
- * z_loss, and NaN logits have no part in it.
+ * counts. A token with fewer than k experts to select has id -1 and weight 0 in the places left. Softmax over a row
+ * with +Inf gives the Inf columns equal shares of 1; -Inf has p = 0, also in a row with nothing above it. p below
+ * 2^-126 is 0. A bias of +Inf puts its expert first and its group's score at +Inf; -Inf puts the expert last. A group
+ * without an expert to select comes last. A token whose logsumexp is not finite (+Inf in its row, or nothing above
+ * -Inf) adds 0 to the sum in z_loss, and NaN logits have no part in it.
  * Shapes: logits (T, E) float32, float16 or bfloat16; topk_ids (T, k) int32 or int64; topk_weights (T, k) float32;
- * counts (E) int32 or int64; balance_loss and z_loss (1) float32; selection_bias (E) float32. 1 <= k <= min(32, E), E <=
- * 4096, n_group divides E, topk_group <= n_group, k <= topk_group * E / n_group, group_top <= min(32, E / n_group).
+ * counts (E) int32 or int64; balance_loss and z_loss (1) float32; selection_bias (E) float32. 1 <= k <= min(32, E), E
+ * <= 4096, n_group divides E, topk_group <= n_group, k <= topk_group * E / n_group, group_top <= min(32, E / n_group).
  */
 typedef enum tigon_moe_score { TIGON_MOE_SOFTMAX = 0, TIGON_MOE_SIGMOID = 1 } tigon_moe_score;
 
@@ -173,13 +174,15 @@ TIGON_API tigon_status tigon_moe_route_workspace(const tigon_exec *exec, const t
                                                  uint64_t *bytes);
 
 /*
- * Gradient of the logits given those of topk_weights, balance_loss and z_loss; the choice of experts and f_e are constants,
- * taken from topk_ids. s = routed_scale; sum p is over the chosen experts.
+ * Gradient of the logits given those of topk_weights, balance_loss and z_loss; the choice of experts and f_e are
+ * constants, taken from topk_ids. s = routed_scale; sum p is over the chosen experts.
  *
- *     dp_e     = s * sum over j with topk_ids[t, j] = e of dw_j; with renormalize s (dw_j - sum_i dw_i p_i / sum p) / sum p
+ *     dp_e     = s * sum over j with topk_ids[t, j] = e of dw_j;
+ *                with renormalize s (dw_j - sum_i dw_i p_i / sum p) / sum p
  *     dp_e    += c_e, c_e = d_balance_loss E f_e / T (sigmoid: (c_e - sum_i c_i q_i) / sum_i p_i with q = p / sum p)
  *     dlogit_e = p_e (dp_e - sum_i p_i dp_i), or for sigmoid dp_e p_e (1 - p_e)
- *     dlogit_e += d_z_loss 2 logsumexp(logits_t) softmax(logits_t)_e / T, for both scores; 0 where the former is not finite
+ *     dlogit_e += d_z_loss 2 logsumexp(logits_t) softmax(logits_t)_e / T, for both scores; 0 where the former is not
+ *                 finite
  */
 typedef struct tigon_moe_route_backward_args {
   uint32_t size;

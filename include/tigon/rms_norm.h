@@ -11,9 +11,9 @@
  * Rows are the leading dimensions: x is (M, H), or (T, N, H) for per-head views; H >= 1 is the last, contiguous
  * dimension. The other tensors of x's shape have its shape, each with its own strides and dtype.
  *
- * Rounding points. TIGON_CASTING_LLAMA: s in fp32, xhat is rounded to x's dtype, multiplied by (offset + weight) in fp32
- * and rounded to out's dtype. TIGON_CASTING_GEMMA: everything in fp32, one rounding to out's dtype. offset + weight is
- * always formed in fp32.
+ * Rounding points. TIGON_CASTING_LLAMA: s in fp32, xhat is rounded to x's dtype, multiplied by (offset + weight) in
+ * fp32 and rounded to out's dtype. TIGON_CASTING_GEMMA: everything in fp32, one rounding to out's dtype. offset +
+ * weight is always formed in fp32.
  *
  * dtypes: x, residual, weight, out, residual_out, dy, d_residual_out, dx, d_residual, d_weight each float32, float16 or
  * bfloat16, in any mix; rstd float32.

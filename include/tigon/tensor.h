@@ -8,9 +8,10 @@
  * - strides NULL means compact (row-major); byte_offset counts; strides are in elements.
  * - Matrices have a contiguous last dimension (stride 1, or any stride when its extent is 1) and any other strides;
  *   per-token vectors have any stride.
- * - Inputs that are only read may have stride 0 (expanded gradients). Outputs may not, and share no element with another
- *   tensor unless the operation's header names the alias; slices that interleave in one buffer are fine. Overlap is
- *   refused as far as shapes and strides show it at once; in layouts where they do not, it is the caller's to avoid.
+ * - Inputs that are only read may have stride 0 (expanded gradients). Outputs may not, and share no element with
+ *   another tensor unless the operation's header names the alias; slices that interleave in one buffer are fine.
+ *   Overlap is refused as far as shapes and strides show it at once; in layouts where they do not, it is the caller's
+ *   to avoid.
  * - A tensor with no element may have data NULL. Data are aligned to their element size.
  * - Floating dtypes: float32, float16, bfloat16. Indices: int32 or int64. Integers are never converted from floats.
  */

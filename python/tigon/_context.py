@@ -76,5 +76,5 @@ def cpu_threads():
 
 
 def cpu_isa():
-    """The instruction set that the CPU backend runs: "amx", "avx512", "avx2" or "generic"."""
+    """The instruction set that the CPU backend runs: "amx", "avx512_bf16", "avx512", "avx2" or "generic"."""
     return _cpu_isa()

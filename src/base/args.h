@@ -17,8 +17,8 @@ enum { TIGON_ON_CPU = 1, TIGON_ON_CUDA = 2 };
 /* Fails with TIGON_UNSUPPORTED unless the device is of a kind in `devices` that this build has. */
 tigon_status tigon_device_check(const char *op, const char *name, DLDevice device, unsigned devices);
 
-/* tigon_args_load for tigon_exec; NULL gives the defaults. device comes back as one of `devices`, num_threads on the CPU
- * resolved (>= 1). */
+/* tigon_args_load for tigon_exec; NULL gives the defaults. device comes back as one of `devices`, num_threads on the
+ * CPU resolved (>= 1). */
 tigon_status tigon_exec_load(const char *op, const tigon_exec *from, unsigned devices, tigon_exec *to);
 
 /* Carves blocks out of a workspace, or only counts them where base is NULL (queries). Blocks are 256-byte aligned

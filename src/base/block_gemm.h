@@ -1,13 +1,14 @@
 /*
  * Products of blocks that already lie in cache as fp32, on the calling thread. gemm.h packs its operands for every
- * product; where a block takes part in several products (attention within a chunk of tokens), its caller lays it out once
- * and calls these.
+ * product; where a block takes part in several products (attention within a chunk of tokens), its caller lays it out
+ * once and calls these.
  *
- * The left operand is stored with the summed index outermost, a (k, m), the right one as b (k, n), the result as c (m, n).
- * Sums run in rising k, so a result's bits depend neither on m, n nor on its place in the block.
+ * The left operand is stored with the summed index outermost, a (k, m), the right one as b (k, n), the result as c (m,
+ * n). Sums run in rising k, so a result's bits depend neither on m, n nor on its place in the block.
  *
- * Whole register tiles are computed: rows of a and c are read and written up to TIGON_BLOCK_M past m, columns of b and c
- * up to n rounded up to TIGON_BLOCK_N. What stands there may be anything and only reaches results that stand there too.
+ * Whole register tiles are computed: rows of a and c are read and written up to TIGON_BLOCK_M past m, columns of b and
+ * c up to n rounded up to TIGON_BLOCK_N. What stands there may be anything and only reaches results that stand there
+ * too.
  */
 #ifndef TIGON_BASE_BLOCK_GEMM_H
 #define TIGON_BASE_BLOCK_GEMM_H
@@ -68,8 +69,8 @@ typedef struct tigon_block_gemm {
 
 TIGON_ISA_DECLARE(void, tigon_block_gemm_run, (const tigon_block_gemm *g));
 
-/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < columns; nothing else is written. Strides in elements, of
- * any sign. */
+/* to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < columns; nothing else is written. Strides in
+ * elements, of any sign. */
 TIGON_ISA_DECLARE(void, tigon_block_transpose,
                   (float *to, int64_t to_stride, const void *from, tigon_kind kind, int64_t from_stride, int64_t rows,
                    int64_t columns));

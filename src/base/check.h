@@ -3,7 +3,8 @@
  *
  *     tigon_checker check = {.op = "tigon_linear", .query = query};
  *     const tigon_view x = tigon_check_tensor(&check, "x", args->x, TIGON_FLOATS, 0, 2, (int64_t[]){-1, -1});
- *     const tigon_view w = tigon_check_tensor(&check, "weight", args->weight, TIGON_FLOATS, 0, 2, (int64_t[]){-1, x.shape[1]});
+ *     const tigon_view w =
+ *         tigon_check_tensor(&check, "weight", args->weight, TIGON_FLOATS, 0, 2, (int64_t[]){-1, x.shape[1]});
  *     if (check.status != TIGON_OK) return check.status;
  *
  * After a failure every further call returns an empty view at once.

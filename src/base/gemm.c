@@ -21,11 +21,20 @@ typedef struct kernel {
   void (*tile)(const tigon_gemm *g, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch);
 } kernel;
 
+/* Products of bfloat16 with bfloat16 run on dot products of pairs where there are such instructions. */
+static bool on_pairs(const tigon_gemm *g) {
+  return tigon_isa_in_use() == TIGON_ISA_AVX512_BF16 && g->a.kind == TIGON_BF16 && g->b.kind == TIGON_BF16;
+}
+
 static kernel kernel_of(const tigon_gemm *g) {
 #if defined(TIGON_HAVE_AMX)
   if (on_matrix_unit(g)) return (kernel){tigon_gemm_panel_of_amx(), tigon_gemm_tile_amx};
-#else
+#endif
+#if !defined(TIGON_HAVE_AMX) && !defined(TIGON_HAVE_AVX512_BF16)
   (void)g;
+#endif
+#if defined(TIGON_HAVE_AVX512_BF16)
+  if (on_pairs(g)) return (kernel){tigon_gemm_panel_of_avx512(), tigon_gemm_tile_avx512_bf16};
 #endif
   return (kernel){TIGON_ISA_CALL(tigon_gemm_panel_of), TIGON_ISA_PICK(tigon_gemm_tile)};
 }
@@ -38,9 +47,9 @@ static int64_t tile_count(const tigon_gemm *g, tiling t) {
   return tigon_ceil_div(g->m, t.m) * tigon_ceil_div(g->n, t.n);
 }
 
-/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, on the matrix unit 256 or less) and its
- * packing (about two cycles an element, most of them spent on page walks and caches). Of many products a sample stands for
- * all. */
+/* Cycles of the busiest thread, roughly, for k = 1: a tile costs its products (32 a cycle, 64 as pairs, on the matrix
+ * unit 256 or less) and its packing (about two cycles an element, most of them spent on page walks and caches). Of many
+ * products a sample stands for all. */
 static double tiling_cost(const tigon_gemm *products, int64_t count, int threads, tiling t) {
   enum { SAMPLE = 32 };
   const int64_t step = tigon_ceil_div(count, SAMPLE);
@@ -50,7 +59,7 @@ static double tiling_cost(const tigon_gemm *products, int64_t count, int threads
     const tigon_gemm *g = &products[i];
     const int64_t m_tiles = tigon_ceil_div(g->m, t.m), n_tiles = tigon_ceil_div(g->n, t.n);
     tiles += m_tiles * n_tiles;
-    const double rate = !on_matrix_unit(g) ? 32 : g->a.kind == TIGON_BF16 ? 256 : 96;
+    const double rate = on_pairs(g) ? 64 : !on_matrix_unit(g) ? 32 : g->a.kind == TIGON_BF16 ? 256 : 96;
     cycles += ((double)g->m * (double)g->n / rate + 2.0 * (double)(g->m * n_tiles + g->n * m_tiles)) * (double)g->k;
   }
   return tiles ? cycles / (double)tiles * (double)tigon_ceil_div(tiles * step, threads) : 0;
@@ -89,7 +98,8 @@ typedef struct span {
   int64_t begin, length;
 } span;
 
-/* Part `index` of `parts` of an extent, in near-equal numbers of whole panels: 400 rows are cut as 196 + 204, not 392 + 8. */
+/* Part `index` of `parts` of an extent, in near-equal numbers of whole panels: 400 rows are cut as 196 + 204, not 392 +
+ * 8. */
 static span cut(int64_t extent, int64_t panel, int64_t parts, int64_t index) {
   const int64_t panels = tigon_ceil_div(extent, panel);
   const int64_t begin = panels * index / parts * panel, end = panels * (index + 1) / parts * panel;

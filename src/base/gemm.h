@@ -24,8 +24,9 @@ typedef struct tigon_matrix {
   const int32_t *gather; /* NULL, or stored row i stands at data row gather[i] (for transposed: along k) */
 } tigon_matrix;
 
-/* Called once per tile of C by the thread `slot`: tile[i * ld + j] is C[m0 + i, n0 + j], i < m, j < n. The tile is scratch
- * that the epilogue may overwrite; ld is a multiple of the vector width and columns up to it exist, at most TIGON_GEMM_LD. */
+/* Called once per tile of C by the thread `slot`: tile[i * ld + j] is C[m0 + i, n0 + j], i < m, j < n. The tile is
+ * scratch that the epilogue may overwrite; ld is a multiple of the vector width and columns up to it exist, at most
+ * TIGON_GEMM_LD. */
 typedef void (*tigon_gemm_epilogue)(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile,
                                     int64_t ld);
 
@@ -36,9 +37,9 @@ typedef struct tigon_gemm {
   void *context;
 } tigon_gemm;
 
-/* Largest tile that an epilogue sees, the block of k (gemm_amx.c has its own), how many rows packing may add to a tile,
- * and the most rows of A that are packed at a time. The shape of the tiles depends on the threads too, so an epilogue
- * must not make sums whose order follows tile borders; where it has to, use tigon_gemm_serial. */
+/* Largest tile that an epilogue sees, the block of k (for bfloat16 there are others), how many rows packing may add to
+ * a tile, and the most rows of A that are packed at a time. The shape of the tiles depends on the threads too, so an
+ * epilogue must not make sums whose order follows tile borders; where it has to, use tigon_gemm_serial. */
 enum { TIGON_GEMM_M = 1120, TIGON_GEMM_N = 1024, TIGON_GEMM_K = 256, TIGON_GEMM_PAD = 16, TIGON_GEMM_BLOCK_M = 392 };
 
 /* The largest distance between a tile's rows. */
@@ -50,8 +51,8 @@ uint64_t tigon_gemm_scratch(void);
 /* Runs `count` products side by side on the thread pool. Epilogues of different tiles run concurrently. */
 void tigon_gemm_run(int threads, const tigon_gemm *products, int64_t count, void *scratch);
 
-/* Runs one product on the calling thread, for use inside a task: tiles of TIGON_GEMM_M x TIGON_GEMM_N, the rest at the end.
- * scratch: tigon_gemm_scratch() bytes. */
+/* Runs one product on the calling thread, for use inside a task: tiles of TIGON_GEMM_M x TIGON_GEMM_N, the rest at the
+ * end. scratch: tigon_gemm_scratch() bytes. */
 void tigon_gemm_serial(const tigon_gemm *product, int slot, void *scratch);
 
 /* The epilogue that stores C: out = alpha * C + bias (over n), rounded once to out's kind, or added to it. */
@@ -74,14 +75,18 @@ static inline tigon_matrix tigon_matrix_of(const tigon_view *view, bool transpos
   return matrix;
 }
 
-/* Implementation, per instruction set (gemm_kernel.c, gemm_amx.c): rows of A and of B in a register tile; and the tile
- * C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
+/* Implementation, per instruction set (gemm_kernel.c, gemm_bf16.c, gemm_amx.c): rows of A and of B in a register tile;
+ * and the tile C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
 typedef struct tigon_gemm_panel {
   int64_t m, n;
 } tigon_gemm_panel;
 TIGON_ISA_DECLARE(tigon_gemm_panel, tigon_gemm_panel_of, (void));
 TIGON_ISA_DECLARE(void, tigon_gemm_tile,
                   (const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n, float *scratch));
+
+/* The same for a bfloat16 A and B, on AVX-512's dot products of pairs. */
+void tigon_gemm_tile_avx512_bf16(const tigon_gemm *product, int slot, int64_t m0, int64_t m, int64_t n0, int64_t n,
+                                 float *scratch);
 
 /* The same on the matrix unit, for a bfloat16 B and an A of bfloat16 or float32. */
 tigon_gemm_panel tigon_gemm_panel_of_amx(void);

@@ -1,7 +1,7 @@
 /*
  * The packed product's inner part for a bfloat16 B, on the matrix unit (AMX): gemm_kernel.c's work, 16 x 16 x 32 an
- * instruction. Operands are packed as blocks of 16 rows x 32 of k, 1 KiB each: of A a row's 32 numbers side by side, of B
- * pairs of k for 16 rows side by side. A panel is 32 rows: [k / 32][parts][2][block].
+ * instruction. Operands are packed as blocks of 16 rows x 32 of k, 1 KiB each: of A a row's 32 numbers side by side, of
+ * B pairs of k for 16 rows side by side. A panel is 32 rows: [k / 32][parts][2][block].
  *
  * A float32 A is the sum of three bfloat16 parts, which hold all of its 24 bits and are multiplied one after the other.
  * Products and sums are fp32; the unit takes subnormal numbers as zero.
@@ -87,7 +87,8 @@ typedef struct source {
 
 static inline __mmask16 lanes(int64_t n) { return n >= SIDE ? 0xffff : n > 0 ? (__mmask16)((1u << n) - 1) : 0; }
 
-/* The upper halves of the lanes hold a part of x: what the parts before have left, cut to bfloat16. Inf leaves nothing. */
+/* The upper halves of the lanes hold a part of x: what the parts before have left, cut to bfloat16. Inf leaves
+ * nothing. */
 static inline __attribute__((always_inline)) __m512i part_of(__m512 x, int part) {
   const __m512i upper = _mm512_set1_epi32((int)0xffff0000u);
   for (int i = 0; i < part; i++) {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #endif
 
-static const char *const names[] = {"generic", "avx2", "avx512", "amx"};
+static const char *const names[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #if defined(__x86_64__) && !defined(TIGON_ONE_ISA)
 /* What -march=x86-64-v3 may use beside AVX2, and compilers' own queries do not all know: MOVBE, F16C, BMI1, LZCNT. */
@@ -44,7 +44,7 @@ static tigon_isa best_isa(void) {
   if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
-    return TIGON_ISA_AVX512;
+    return __builtin_cpu_supports("avx512bf16") ? TIGON_ISA_AVX512_BF16 : TIGON_ISA_AVX512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
     return TIGON_ISA_AVX2;
 #endif
@@ -58,7 +58,7 @@ tigon_isa tigon_isa_in_use(void) {
   isa = (int)best_isa();
   const char *wanted = getenv("TIGON_CPU_ISA");
   /* Asked for last: the grant makes the thread state of the whole process larger. */
-  if (isa == TIGON_ISA_AVX512 && (!wanted || strcmp(wanted, names[TIGON_ISA_AMX]) == 0) && may_use_amx())
+  if (isa >= TIGON_ISA_AVX512 && (!wanted || strcmp(wanted, names[TIGON_ISA_AMX]) == 0) && may_use_amx())
     isa = TIGON_ISA_AMX;
   for (int i = 0; wanted && i <= isa; i++)
     if (strcmp(wanted, names[i]) == 0) isa = i;

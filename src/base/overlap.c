@@ -53,7 +53,8 @@ static bool meet(const layout *a, int i, const layout *b, int j, int64_t distanc
   const int64_t step = a_step > b_step ? a_step : b_step;
   const bool a_repeats = a_step == step, b_repeats = b_step == step;
   const int next_i = i + a_repeats, next_j = j + b_repeats;
-  /* b's row y and a's row x lie distance + (y - x) step apart: only such rows count as come within each other's width. */
+  /* b's row y and a's row x lie distance + (y - x) step apart: only such rows count as come within each other's
+   * width. */
   int64_t low = -floor_div(b->width[next_j] - 1 + distance, step);
   int64_t high = floor_div(a->width[next_i] - 1 - distance, step);
   const int64_t lowest = a_repeats ? 1 - a->count[i] : 0, highest = b_repeats ? b->count[j] - 1 : 0;

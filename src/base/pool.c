@@ -104,8 +104,8 @@ static void after_fork_child(void) {
   pthread_mutex_unlock(&pool.lock);
 }
 
-/* With the lock held. Fewer workers than wanted is no failure: the callers do what is left. Workers take no signals: the
- * handlers of the program run on its own threads. */
+/* With the lock held. Fewer workers than wanted is no failure: the callers do what is left. Workers take no signals:
+ * the handlers of the program run on its own threads. */
 static void start_workers(int wanted) {
   if (!pool.fork_handled) pool.fork_handled = pthread_atfork(before_fork, after_fork_parent, after_fork_child) == 0;
   pthread_attr_t attributes;

@@ -8,8 +8,8 @@
 
 #include "tigon/version.h"
 
-/* The text lies in thread-specific data and not in a _Thread_local, which would make the library need the dynamic linker
- * by name, or a part of its small reserve of static storage. */
+/* The text lies in thread-specific data and not in a _Thread_local, which would make the library need the dynamic
+ * linker by name, or a part of its small reserve of static storage. */
 enum { TEXT_SIZE = 512 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;

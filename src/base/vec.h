@@ -1,7 +1,7 @@
 /*
  * Vectors of VF_LANES floats in GCC/clang vector extensions, for sources compiled once per instruction set (isa.h).
- * Arithmetic uses the operators and vf_fma; compilers fuse nothing by themselves (-ffp-contract=off), so that a result's
- * bits depend neither on the compiler nor on where an expression stands.
+ * Arithmetic uses the operators and vf_fma; compilers fuse nothing by themselves (-ffp-contract=off), so that a
+ * result's bits depend neither on the compiler nor on where an expression stands.
  */
 #ifndef TIGON_BASE_VEC_H
 #define TIGON_BASE_VEC_H
@@ -159,13 +159,16 @@ static inline vf vf_from_f16(vh h) { return (vf)_mm256_cvtph_ps((__m128i)h); }
 static inline vh vf_to_f16(vf v) {
   return (vh)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-#else
-static inline vf vf_from_f16(vh h) {
+#elif defined(__aarch64__)
+static inline vf vf_from_f16(vh h) { return (vf)vcvt_f32_f16(vreinterpret_f16_u16((uint16x4_t)h)); }
+static inline vh vf_to_f16(vf v) { return (vh)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)); }
+#else /* long code, and only old processors run it: not inline */
+static __attribute__((noinline, unused)) vf vf_from_f16(vh h) {
   float lanes[VF_LANES];
   for (int i = 0; i < VF_LANES; i++) lanes[i] = tigon_from_f16(h[i]);
   return vf_load(lanes);
 }
-static inline vh vf_to_f16(vf v) {
+static __attribute__((noinline, unused)) vh vf_to_f16(vf v) {
   vh h = {0};
   for (int i = 0; i < VF_LANES; i++) h[i] = tigon_to_f16(v[i]);
   return h;
@@ -215,14 +218,15 @@ static inline void vf_stream_end(void) {
 #endif
 }
 
-/* The first n < VF_LANES elements; the other lanes are 0. */
-static inline vf vf_load_part(const void *data, tigon_kind kind, int64_t i, int64_t n) {
+/* The first n < VF_LANES elements; the other lanes are 0. Not inline: the ends of rows are rare, and loops that meet
+ * them many. */
+static __attribute__((noinline, unused)) vf vf_load_part(const void *data, tigon_kind kind, int64_t i, int64_t n) {
   float lanes[VF_LANES] = {0};
   for (int64_t j = 0; j < n && j < VF_LANES; j++) lanes[j] = tigon_load(data, kind, i + j);
   return vf_load(lanes);
 }
 
-static inline void vf_store_part(void *data, tigon_kind kind, int64_t i, int64_t n, vf v) {
+static __attribute__((noinline, unused)) void vf_store_part(void *data, tigon_kind kind, int64_t i, int64_t n, vf v) {
   float lanes[VF_LANES];
   vf_store(lanes, v);
   for (int64_t j = 0; j < n && j < VF_LANES; j++) tigon_store(data, kind, i + j, lanes[j]);
@@ -247,7 +251,8 @@ static inline void tigon_store_row(void *to, tigon_kind kind, const float *from,
   for (; i < n; i++) tigon_store(to, kind, i, from[i]);
 }
 
-/* exp with a relative error below 9e-8, with and without fused multiply-adds; 0 below -103.98, Inf above 88.72, NaN for NaN. */
+/* exp with a relative error below 9e-8, with and without fused multiply-adds; 0 below -103.98, Inf above 88.72, NaN for
+ * NaN. */
 static inline vf vf_exp(vf x) {
   x = vf_max(vf_set(-104.0f), x);
   x = vf_min(vf_set(89.0f), x);

@@ -1,9 +1,10 @@
 /*
  * Calls of Tigon's operations in TVM FFI's convention: positional arguments in a packed array of TVMFFIAny.
  *
- * The first argument of every operation is a context (an integer from tigon_context_create, or None), the others are the
- * members of its args struct in their order. Absent tensors and blocks are None; integers and floats may be None, which is 0.
- * Device and stream are those of the first tensor; workspace is allocated here, on a GPU by the caller's framework.
+ * The first argument of every operation is a context (an integer from tigon_context_create, or None), the others are
+ * the members of its args struct in their order. Absent tensors and blocks are None; integers and floats may be None,
+ * which is 0. Device and stream are those of the first tensor; workspace is allocated here, on a GPU by the caller's
+ * framework.
  */
 #ifndef TIGON_FFI_MARSHAL_H
 #define TIGON_FFI_MARSHAL_H

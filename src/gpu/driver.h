@@ -42,8 +42,8 @@ typedef struct tigon_driver {
 /* The oldest driver that runs the images of this build: the first of the CUDA version that compiled them. */
 enum { TIGON_OLDEST_DRIVER = CUDA_VERSION / 1000 * 1000 };
 
-/* Opens the driver at the first call, from any thread. Fails with TIGON_UNAVAILABLE where there is none, where it is too
- * old or has no device, and in a child that was forked after the parent had opened it.
+/* Opens the driver at the first call, from any thread. Fails with TIGON_UNAVAILABLE where there is none, where it is
+ * too old or has no device, and in a child that was forked after the parent had opened it.
  * name: of the argument that asked for a device. */
 tigon_status tigon_driver_open(const char *op, const char *name, const tigon_driver **driver);
 

@@ -18,8 +18,8 @@
 
 #include "gpu/device.h"
 
-/* A compiled .cu file, embedded in the library with an image for each architecture; the driver picks. It is loaded at its
- * first use and serves all devices and contexts of the process. */
+/* A compiled .cu file, embedded in the library with an image for each architecture; the driver picks. It is loaded at
+ * its first use and serves all devices and contexts of the process. */
 typedef struct tigon_image {
   const void *data;
   CUlibrary library; /* written under the loader's lock */

@@ -1,5 +1,5 @@
-/* Copies from device to shared memory that run on while the thread goes on (cp.async). A thread that reads back only what
- * it copied itself needs no barrier: its wait is enough. */
+/* Copies from device to shared memory that run on while the thread goes on (cp.async). A thread that reads back only
+ * what it copied itself needs no barrier: its wait is enough. */
 #ifndef TIGON_KERNEL_ASYNC_CUH
 #define TIGON_KERNEL_ASYNC_CUH
 

@@ -2,8 +2,8 @@
 #ifndef TIGON_KERNEL_LAUNCH_CUH
 #define TIGON_KERNEL_LAUNCH_CUH
 
-/* Waits until the kernel before this one has ended and its writes are visible. Does nothing without a programmatic launch,
- * and in code for less than sm_90, which must not be launched so. */
+/* Waits until the kernel before this one has ended and its writes are visible. Does nothing without a programmatic
+ * launch, and in code for less than sm_90, which must not be launched so. */
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

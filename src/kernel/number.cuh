@@ -1,5 +1,5 @@
-/* Element kinds on the device: conversions, vectors of N elements, single elements. The numbers of the kinds are those of
- * base/dtype.h. Conversions to 16 bits round to nearest even and keep NaN a NaN. */
+/* Element kinds on the device: conversions, vectors of N elements, single elements. The numbers of the kinds are those
+ * of base/dtype.h. Conversions to 16 bits round to nearest even and keep NaN a NaN. */
 #ifndef TIGON_KERNEL_NUMBER_CUH
 #define TIGON_KERNEL_NUMBER_CUH
 

@@ -1,5 +1,5 @@
-/* Two-lane fp32 arithmetic. From sm_100 on one instruction works on both lanes; elsewhere two do, with the same bits, since
- * both forms round each lane once to nearest even. */
+/* Two-lane fp32 arithmetic. From sm_100 on one instruction works on both lanes; elsewhere two do, with the same bits,
+ * since both forms round each lane once to nearest even. */
 #ifndef TIGON_KERNEL_PAIR_CUH
 #define TIGON_KERNEL_PAIR_CUH
 

@@ -24,8 +24,8 @@ struct group_sums {
   float block[2][MOST_CLUSTER];
 };
 
-/* Before the first sum, by all threads of the block: warps that it does not have add zero (they are added up in fours), and
- * the other blocks of the cluster have started, so that their memory may be written. */
+/* Before the first sum, by all threads of the block: warps that it does not have add zero (they are added up in fours),
+ * and the other blocks of the cluster have started, so that their memory may be written. */
 __device__ __forceinline__ void start_sums(group_sums *room, int cluster) {
   if (cluster == 1 && (blockDim.x <= WARP || blockDim.x % (4 * WARP) == 0)) return;
   if (threadIdx.x < 2 * MOST_WARPS) ((float *)room->warp)[threadIdx.x] = 0;
@@ -36,9 +36,9 @@ __device__ __forceinline__ void start_sums(group_sums *room, int cluster) {
 }
 
 /*
- * Over a group of `threads` threads: up to 32 (a power of two), or whole warps; several groups may stand side by side in
- * the block (`several`), or one group in each of `cluster` blocks. All threads of the block call it; turn is the number of
- * the call.
+ * Over a group of `threads` threads: up to 32 (a power of two), or whole warps; several groups may stand side by side
+ * in the block (`several`), or one group in each of `cluster` blocks. All threads of the block call it; turn is the
+ * number of the call.
  */
 __device__ __forceinline__ float sum_over_group(float value, int threads, bool several, int cluster, group_sums *room,
                                                 int turn) {

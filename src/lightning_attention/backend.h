@@ -16,8 +16,8 @@
  *     dv     k   q   do  dv   G^T (K, V)    reversed  scale  1
  *
  * The reversed scans start from d_final_state and end with d_initial_state. Sequence n's states are those at slot
- * state_indices[n] of the state tensors; a sequence without a slot is padding. Columns of z, W and out do not mix, so a scan
- * is cut into blocks of columns where there are few heads; an element's bits do not depend on the cut.
+ * state_indices[n] of the state tensors; a sequence without a slot is padding. Columns of z, W and out do not mix, so a
+ * scan is cut into blocks of columns where there are few heads; an element's bits do not depend on the cut.
  */
 #ifndef TIGON_LIGHTNING_ATTENTION_BACKEND_H
 #define TIGON_LIGHTNING_ATTENTION_BACKEND_H

@@ -6,8 +6,8 @@
 
 enum { MAX_KEY = 1024 };
 
-/* lambda = keep - lose with keep 1 where lambda is 1/2 or more: the rounding of lambda itself, to the same side token by token,
- * would drift away from prefill. */
+/* lambda = keep - lose with keep 1 where lambda is 1/2 or more: the rounding of lambda itself, to the same side token
+ * by token, would drift away from prefill. */
 typedef struct factors {
   float keep, lose;
 } factors;

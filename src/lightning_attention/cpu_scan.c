@@ -1,6 +1,6 @@
 /*
- * The scan of backend.h on the CPU, chunkwise. With L tokens in a chunk, i and j their positions in the order of the scan,
- * e = 1 in forward order and 0 reversed:
+ * The scan of backend.h on the CPU, chunkwise. With L tokens in a chunk, i and j their positions in the order of the
+ * scan, e = 1 in forward order and 0 reversed:
  *
  *     P[i, j] = inner lambda^(i - j) x_i . y_j               for j <= i, else 0
  *     out_i   = outer (lambda^(i + e) x_i W + sum_j P[i, j] z_j)

@@ -1,4 +1,5 @@
-/* What forward, backward and states alone have in common: inputs, sizes, packed sequences, and values that only the data shows. */
+/* What forward, backward and states alone have in common: inputs, sizes, packed sequences, and values that only the
+ * data shows. */
 #ifndef TIGON_LIGHTNING_ATTENTION_PROBLEM_H
 #define TIGON_LIGHTNING_ATTENTION_PROBLEM_H
 

@@ -1,6 +1,7 @@
 /*
- * Backward, a vocabulary tile at a time: the logits of all kept tokens, saved or computed again, turned into dz (K, tile)
- * as they leave the product; then dX += dz W_tile and dW_tile = dz^T X side by side, and column sums of dz for the bias.
+ * Backward, a vocabulary tile at a time: the logits of all kept tokens, saved or computed again, turned into dz (K,
+ * tile) as they leave the product; then dX += dz W_tile and dW_tile = dz^T X side by side, and column sums of dz for
+ * the bias.
  *
  * dX is summed over tiles in rising order, in fp32, in dx itself or in the workspace; dW and dbias see all tokens at
  * once and are rounded once.
@@ -52,7 +53,8 @@ static void differentiate_row(const tigon_lce_problem *p, const tigon_lce_row *r
         row->loss * expm1f(at_target) + expf(at_target) * (row->rest - row->entropy_scale * (at_target + row->entropy));
 }
 
-/* n logits' products of some rows, from `column` of the vocabulary on: accumulators in, dz out. ld as in a GEMM's tile. */
+/* n logits' products of some rows, from `column` of the vocabulary on: accumulators in, dz out. ld as in a GEMM's
+ * tile. */
 static void differentiate_rows(const tigon_lce_backward_plan *plan, int64_t first_row, int64_t rows, int64_t column,
                                int64_t n, float *tile, int64_t ld) {
   const tigon_lce_problem *p = &plan->problem;

@@ -1,8 +1,8 @@
 /*
  * Forward: the logits (K, V) in tiles, each folded at once into a few numbers a row.
  *
- * Work items are (row block, vocabulary split). An item runs over its columns in rising order and keeps one state a row;
- * finish.c merges the states of a row's splits. Splits depend on T and V alone, so a row's results
+ * Work items are (row block, vocabulary split). An item runs over its columns in rising order and keeps one state a
+ * row; finish.c merges the states of a row's splits. Splits depend on T and V alone, so a row's results
  * depend on no other row.
  */
 #include "base/integer.h"

@@ -45,9 +45,9 @@ static inline void tigon_lce_load_class_weight(const tigon_lce_problem *p, int64
 /* In place of the bias once softcap has added it. */
 static const float tigon_lce_no_bias[TIGON_GEMM_LD];
 
-/* z (n): accumulators in, softcap tanh((z + bias) / softcap) out, and slope, unless NULL, the derivative 1 - tanh^2. Whole
- * vectors are read and written. Near 0 tanh is an odd polynomial; elsewhere it is 1 - q, q = 2 / (1 + e^(2 |y|)), and the
- * derivative q (2 - q), which keeps its digits where tanh has rounded to 1. */
+/* z (n): accumulators in, softcap tanh((z + bias) / softcap) out, and slope, unless NULL, the derivative 1 - tanh^2.
+ * Whole vectors are read and written. Near 0 tanh is an odd polynomial; elsewhere it is 1 - q, q = 2 / (1 + e^(2 |y|)),
+ * and the derivative q (2 - q), which keeps its digits where tanh has rounded to 1. */
 static inline void tigon_lce_cap_row(float softcap, float *z, const float *bias, float *slope, int64_t n) {
   const vf cap = vf_set(softcap), one = vf_set(1.0f), two = vf_set(2.0f);
   const vi sign_bit = (vi)vf_set(-0.0f);

@@ -17,8 +17,8 @@ typedef struct tigon_lce_parts {
   bool by_token; /* a row for each of the T tokens; false: for each kept one */
 } tigon_lce_parts;
 
-/* Writes the kept tokens' rows of all outputs. The parts are merged in rising order and rounded to a state first, so that
- * outputs have the same bits whether the parts are merged at once or their merge has been stored in between. */
+/* Writes the kept tokens' rows of all outputs. The parts are merged in rising order and rounded to a state first, so
+ * that outputs have the same bits whether the parts are merged at once or their merge has been stored in between. */
 void tigon_lce_finish(const tigon_lce_loss *loss, const tigon_lce_outputs *outputs, const tigon_lce_parts *parts,
                       int threads);
 

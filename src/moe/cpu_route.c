@@ -1,6 +1,6 @@
 /*
- * The router on the CPU, one row of logits at a time: scores in fp32, the k best from the maxima of blocks of experts, and
- * the gradient through scores, renormalisation, balance loss and z loss.
+ * The router on the CPU, one row of logits at a time: scores in fp32, the k best from the maxima of blocks of experts,
+ * and the gradient through scores, renormalisation, balance loss and z loss.
  */
 #include <math.h>
 
@@ -255,8 +255,8 @@ void TIGON_ISA_FN(tigon_moe_route_chunk)(const tigon_moe_router *r, int64_t chun
 
 /* --- backward --------------------------------------------------------------------------------------------------- */
 
-/* A token's chosen experts. The gradient of a weight, less the mean with renormalisation, times the weight's share: share is
- * p, or p / sum p, so that a sum of tiny p overflows nothing. */
+/* A token's chosen experts. The gradient of a weight, less the mean with renormalisation, times the weight's share:
+ * share is p, or p / sum p, so that a sum of tiny p overflows nothing. */
 typedef struct chosen {
   int32_t id[TIGON_MOE_MAX_CHOICES];
   float gradient[TIGON_MOE_MAX_CHOICES], share[TIGON_MOE_MAX_CHOICES];
@@ -294,8 +294,8 @@ static float dot(const float *a, const float *b, int64_t n) {
   return total;
 }
 
-/* d = from - mean; returns sum_i p_i d_i, which is what rounding left of the mean: in saturated rows differences of near-equal
- * numbers are what counts. */
+/* d = from - mean; returns sum_i p_i d_i, which is what rounding left of the mean: in saturated rows differences of
+ * near-equal numbers are what counts. */
 static float less_mean(float *d, const float *from, float mean, const float *p, int64_t n) {
   vf sum = vf_set(0.0f);
   int64_t i = 0;

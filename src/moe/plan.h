@@ -6,12 +6,12 @@
  * rows are stored whole, 1 where no padding is needed. Experts without rows take no space, so for n routes
  * n + min(E, n) * (align - 1) rows are always enough.
  *
- * A route is skipped when its id is not in [0, E), or when it stands at `end` or later: where rows are limited, `end` is
- * the first route with a valid id that finds no row left.
+ * A route is skipped when its id is not in [0, E), or when it stands at `end` or later: where rows are limited, `end`
+ * is the first route with a valid id that finds no row left.
  *
- * The steps are plain functions over arrays that compile for host and device. Blocks of tokens may be counted and placed
- * apart: count each block, give block b of expert e the rows behind those of blocks 0 .. b - 1, then place each block.
- * The result does not depend on the cutting.
+ * The steps are plain functions over arrays that compile for host and device. Blocks of tokens may be counted and
+ * placed apart: count each block, give block b of expert e the rows behind those of blocks 0 .. b - 1, then place each
+ * block. The result does not depend on the cutting.
  */
 #ifndef TIGON_MOE_PLAN_H
 #define TIGON_MOE_PLAN_H

@@ -9,8 +9,8 @@
 #include "base/isa.h"
 #include "tigon/base.h"
 
-/* The rows of one tensor. Row r stands at data + r / heads * outer_bytes + r % heads * head_bytes. NULL data: absent, or
- * without elements. */
+/* The rows of one tensor. Row r stands at data + r / heads * outer_bytes + r % heads * head_bytes. NULL data: absent,
+ * or without elements. */
 typedef struct rms_norm_tensor {
   char *data;
   tigon_kind kind;

@@ -10,7 +10,8 @@ TIGON_IMAGE(rms_norm_backward)
 enum { SETS = 4, SIZES = 3 };
 enum { SET_BF16, SET_F16, SET_F32, SET_MIXED };
 
-/* Kernels by the kinds of the tensors and by the vectors that a thread holds of a row, which double from `fewest` on. */
+/* Kernels by the kinds of the tensors and by the vectors that a thread holds of a row, which double from `fewest`
+ * on. */
 typedef struct kernel_set {
   int elements; /* of a vector */
   int fewest, sizes;
@@ -121,8 +122,8 @@ static plan plan_any_forward(const rms_norm_forward *f) {
                 .clusters = f->shape.rows};
 }
 
-/* The fewest vectors a thread with which a row takes FORWARD_GROUP threads, or all rows run at once; else FORWARD_VECTORS,
- * and more for the widest. */
+/* The fewest vectors a thread with which a row takes FORWARD_GROUP threads, or all rows run at once; else
+ * FORWARD_VECTORS, and more for the widest. */
 static plan plan_forward(const tigon_device_facts *device, const rms_norm_forward *f) {
   row_tensors all = {0};
   add(&all, &f->x, true);

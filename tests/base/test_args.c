@@ -200,7 +200,8 @@ static void test_record_of_many_threads(void **state) {
   tigon_context_destroy(context);
 }
 
-/* What the library says about CUDA devices where there is no driver or no CUDA in the build; with a device, what it is. */
+/* What the library says about CUDA devices where there is no driver or no CUDA in the build; with a device, what it
+ * is. */
 static void test_devices(void **state) {
   (void)state;
   tigon_device_info info = {.size = sizeof info}, small = {.size = 8};

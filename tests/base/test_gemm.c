@@ -383,7 +383,7 @@ static int run_child(const char *isa) {
 }
 
 int main(void) {
-  static const char *const sets[] = {"generic", "avx2", "avx512", "amx"};
+  static const char *const sets[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
   int failures = 0;
   for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
     fflush(stdout);

@@ -1,6 +1,6 @@
 /*
- * The operations as fuzz_args.c calls them: the members of every args struct with their shapes. A member that is missing
- * here fails check_tables().
+ * The operations as fuzz_args.c calls them: the members of every args struct with their shapes. A member that is
+ * missing here fails check_tables().
  *
  * A shape is one letter an extent, drawn for each call; digits stand for themselves. Some letters follow from others:
  *     n  heads of a row: there or not     W  value heads, a multiple of H     U  H or W      P  N + 1

@@ -221,8 +221,8 @@ static void damage(call *f, tensor *t) {
   }
 }
 
-/* Bytes from the lowest to the end of the highest element, and how far the first lies above the lowest. False where there
- * is no memory to give: no elements, too many, or too far apart. */
+/* Bytes from the lowest to the end of the highest element, and how far the first lies above the lowest. False where
+ * there is no memory to give: no elements, too many, or too far apart. */
 static bool span_of(const tensor *t, int64_t *bytes, int64_t *above) {
   const int64_t width = bytes_of(t->dl.dtype);
   int64_t elements = 1, low = 0, high = 0;

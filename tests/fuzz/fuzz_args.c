@@ -1,9 +1,9 @@
 /*
- * Random calls of every operation: struct sizes, options, tensors (dimensions, extents, strides, dtypes, devices, offsets,
- * overlap), execution settings and workspaces. Most calls are nearly right, so that many compute. The memory behind each
- * tensor, struct and workspace is exactly what it says, so that the address sanitizer sees a step too far. Beyond that:
- * a call that fails leaves all memory as it was and says why, inputs are never written, and what a query accepts and
- * answers is what the call needs.
+ * Random calls of every operation: struct sizes, options, tensors (dimensions, extents, strides, dtypes, devices,
+ * offsets, overlap), execution settings and workspaces. Most calls are nearly right, so that many compute. The memory
+ * behind each tensor, struct and workspace is exactly what it says, so that the address sanitizer sees a step too far.
+ * Beyond that: a call that fails leaves all memory as it was and says why, inputs are never written, and what a query
+ * accepts and answers is what the call needs.
  */
 #include "args_tensors.h"
 

@@ -1,7 +1,7 @@
 /* needs: apps/tigon/progress.c apps/tigon/paths.c apps/tigon/failure.c */
 /*
- * What a run that goes on keeps of its metrics. The first byte is the step; the rest is the file. What is kept must be a
- * beginning of it in whole lines, each of a step up to that one, and what follows must belong to none.
+ * What a run that goes on keeps of its metrics. The first byte is the step; the rest is the file. What is kept must be
+ * a beginning of it in whole lines, each of a step up to that one, and what follows must belong to none.
  */
 #include <stdint.h>
 #include <stdio.h>

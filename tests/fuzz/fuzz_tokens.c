@@ -1,9 +1,9 @@
 /* needs: all of apps/tigon but main.c, libtigon */
 /*
  * The readers of data: up to three files of text and shards. The first byte says how many files there are, which are
- * shards, whether the last is for validation and whether headers are short, the second the vocabulary, the third the length of a sequence, the
- * fourth and fifth where the rest is cut into files. What is taken must be readable in any windows, with the same tokens,
- * all below the vocabulary; the windows of training must lie in its split.
+ * shards, whether the last is for validation and whether headers are short, the second the vocabulary, the third the
+ * length of a sequence, the fourth and fifth where the rest is cut into files. What is taken must be readable in any
+ * windows, with the same tokens, all below the vocabulary; the windows of training must lie in its split.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * Runs an operation whose tensors lie in host memory on the device: mirrors the memory that they reach, with poisoned
- * guards around it, and copies the outputs back. Tensors that share memory share their mirror. So the programs that test
- * the CPU test the GPU: they are linked with wrappers of the operations (wrap_<family>.c) that call this.
+ * guards around it, and copies the outputs back. Tensors that share memory share their mirror. So the programs that
+ * test the CPU test the GPU: they are linked with wrappers of the operations (wrap_<family>.c) that call this.
  */
 #ifndef TIGON_TESTS_GPU_MIRROR_H
 #define TIGON_TESTS_GPU_MIRROR_H
@@ -33,8 +33,8 @@ DLDevice mirror_device(void);
 /* Replaces the tensor that *place points to by its copy; NULL stays. */
 void mirror_add(mirror *m, DLTensor **place, bool output);
 
-/* After all tensors were added: copies them to the device and makes exec the device's. data: false for queries, in which
- * no memory is looked at. */
+/* After all tensors were added: copies them to the device and makes exec the device's. data: false for queries, in
+ * which no memory is looked at. */
 void mirror_start(mirror *m, const tigon_exec *exec, bool data);
 
 /* Waits for the device, checks the guards, copies outputs back. */

@@ -1,4 +1,5 @@
-/* What a call costs the host beyond its launches: the median of calls that only enqueue, beside as many empty launches. */
+/* What a call costs the host beyond its launches: the median of calls that only enqueue, beside as many empty
+ * launches. */
 #include <time.h>
 
 #include "tests/gpu/device.h"

@@ -173,7 +173,8 @@ static inline void make_vector(test_tensor *t, tigon_kind kind, int64_t count, c
       tigon_store_index(t->tensor.dl.data, kind, 2 * i, values[i]);
 }
 
-/* Puts NaN where nothing may be read: slots in no use, initial states of fresh sequences, tokens of padding and of none. */
+/* Puts NaN where nothing may be read: slots in no use, initial states of fresh sequences, tokens of padding and of
+ * none. */
 static inline void poison(pool_fixture *f) {
   const int64_t state = f->c.HV * f->c.V * f->c.K;
   for (int64_t i = 0; i < f->initial.count; i++) {

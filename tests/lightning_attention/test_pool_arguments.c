@@ -148,7 +148,8 @@ static void test_wrong_tensors(void **unused) {
   for (size_t i = 0; i < sizeof of_state / sizeof *of_state; i++) check_refused(&of_state[i], true);
 }
 
-/* Random damage to descriptors and values: refused without a write, or (harmless damage) computed within the tensors. */
+/* Random damage to descriptors and values: refused without a write, or (harmless damage) computed within the
+ * tensors. */
 static void test_random_damage(void **unused) {
   (void)unused;
   test_rng rng = {4712};

@@ -17,7 +17,8 @@ static void check_values(int32_t kind, int64_t layer, int64_t layers, int64_t he
   test_count_case();
 }
 
-/* As the ALiBi paper prints them (8 and 16 heads), and what its reference function gives for 1, 2, 3, 6 and 12 heads. */
+/* As the ALiBi paper prints them (8 and 16 heads), and what its reference function gives for 1, 2, 3, 6 and 12
+ * heads. */
 static void test_alibi(void **unused) {
   (void)unused;
   const double eight[] = {1 / 2.0, 1 / 4.0, 1 / 8.0, 1 / 16.0, 1 / 32.0, 1 / 64.0, 1 / 128.0, 1 / 256.0};

@@ -1,6 +1,6 @@
 /*
- * A sequence goes on from its state, whatever made it: any split into prefill, decode, verified and committed drafts, and
- * merged local states gives what the whole gives. All over a pool whose other slots hold NaN.
+ * A sequence goes on from its state, whatever made it: any split into prefill, decode, verified and committed drafts,
+ * and merged local states gives what the whole gives. All over a pool whose other slots hold NaN.
  */
 #include "lightning_attention/pools.h"
 
@@ -139,8 +139,8 @@ static int64_t go_on(split *s, way how, int64_t begin, int64_t length, test_rng 
   return accepted;
 }
 
-/* Fp32 sums show half of 1e-5. Beyond 300 tokens the rounding of lambda^64, 2^-25 a chunk and always to the same side, comes to
- * more, of elements up to 8 times the rms. */
+/* Fp32 sums show half of 1e-5. Beyond 300 tokens the rounding of lambda^64, 2^-25 a chunk and always to the same side,
+ * comes to more, of elements up to 8 times the rms. */
 static double fp32_bound(int64_t tokens) { return 1e-5 + (tokens > 300 ? 8 * (double)tokens / 64 * 0x1p-25 : 0); }
 
 static double bound_of(tigon_kind kind, int64_t tokens) {
@@ -233,8 +233,8 @@ static void check_bits(const char *what, const test_tensor *a, int64_t a_first, 
   }
 }
 
-/* Sequence n has accepted n of the drafts, 0 to 8, and one is padding. Verifying leaves the pool; committing gives each slot the
- * bits of a prefill of what was accepted. */
+/* Sequence n has accepted n of the drafts, 0 to 8, and one is padding. Verifying leaves the pool; committing gives each
+ * slot the bits of a prefill of what was accepted. */
 static void test_drafts(void **unused) {
   (void)unused;
   for (int64_t drafts = 1; drafts <= 8; drafts++) {
@@ -277,7 +277,8 @@ static void test_drafts(void **unused) {
   }
 }
 
-/* One state serves several readers: prefill and decode from it alternate, and a read-only prefill in between changes nothing. */
+/* One state serves several readers: prefill and decode from it alternate, and a read-only prefill in between changes
+ * nothing. */
 static void test_shared_state(void **unused) {
   (void)unused;
   const pool_case p = {.c = {"shared", 1, 120, 2, 2, 24, 20, TYPICAL, STATES}};
@@ -301,7 +302,8 @@ static void test_shared_state(void **unused) {
   free_split(&shared);
 }
 
-/* 65536 tokens with little or no decay: prefill in two, then decode, stay at the oracle. The full table has heads of 128. */
+/* 65536 tokens with little or no decay: prefill in two, then decode, stay at the oracle. The full table has heads of
+ * 128. */
 static void test_drift(void **unused) {
   (void)unused;
   const bool full = getenv("TIGON_TEST_FULL") != NULL;

@@ -239,7 +239,8 @@ static void test_merge_bits_and_record(void **unused) {
   tigon_context_destroy(context);
 }
 
-/* --- local states of parts, merged, are the state of the whole ------------------------------------------------------ */
+/* --- local states of parts, merged, are the state of the whole
+ * ------------------------------------------------------ */
 
 static void add_part(pool_fixture *f, int64_t begin, int64_t length, test_tensor *sum, test_tensor *local) {
   tigon_lightning_attention_state_args args = state_args(f);

@@ -1,4 +1,5 @@
-/* The cases that every backend of tigon_linear is tested with: each option set on each shape; dtype mixes take turns. */
+/* The cases that every backend of tigon_linear is tested with: each option set on each shape; dtype mixes take
+ * turns. */
 #ifndef TIGON_TESTS_LINEAR_CASES_H
 #define TIGON_TESTS_LINEAR_CASES_H
 

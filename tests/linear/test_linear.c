@@ -3,7 +3,8 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Gate 1, beyond the rounding to storage: half of such a rounding at the size of the rms; an fp32 sum of `terms` gathers roundings like a random walk. */
+/* Gate 1, beyond the rounding to storage: half of such a rounding at the size of the rms; an fp32 sum of `terms`
+ * gathers roundings like a random walk. */
 static double bound_of(tigon_kind kind, int64_t terms) {
   const double rounding = kind == TIGON_BF16 ? 0x1p-9 : kind == TIGON_F16 ? 0x1p-12 : 32 * 0x1p-24;
   return rounding + 0x1p-24 * sqrt((double)terms);

@@ -339,7 +339,8 @@ static inline void lce_expected_free(lce_expected *e) {
   for (int i = 0; i < 8; i++) free(all[i]);
 }
 
-/* argmax has the largest logit up to its rounding, no lower class has the same logit, and correct follows from argmax. */
+/* argmax has the largest logit up to its rounding, no lower class has the same logit, and correct follows from
+ * argmax. */
 static inline void lce_check_argmax(const lce_tensors *t, const double *z) {
   for (int64_t i = 0; i < t->c.tokens; i++) {
     const int64_t got = (int64_t)test_tensor_get(&t->argmax, i), target = (int64_t)test_tensor_get(&t->target, i);
@@ -398,8 +399,9 @@ static inline double lce_bound(const lce_tensors *t) {
   return (t->c.gradient_bound > 0 ? t->c.gradient_bound : 1e-6) * t->magnitude;
 }
 
-/* The gates of a random case. Of few classes, or where the softmax is peaked, the rounding of a few numbers is most of the
- * error, and the ratio of ours to the plain composition's is chance; of one case's few tokens it is too, of many cases' not. */
+/* The gates of a random case. Of few classes, or where the softmax is peaked, the rounding of a few numbers is most of
+ * the error, and the ratio of ours to the plain composition's is chance; of one case's few tokens it is too, of many
+ * cases' not. */
 static inline lce_gates lce_random_gates(const lce_tensors *t) {
   return t->classes >= 300 && t->magnitude <= 2 ? POOLED_GATES : GATE_1;
 }

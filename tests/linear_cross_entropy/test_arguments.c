@@ -283,7 +283,8 @@ static void test_null_structs(void **state) {
   }
 }
 
-/* A newer caller's struct is longer: fine while the tail is zeros. An older caller's is shorter: the rest is default. */
+/* A newer caller's struct is longer: fine while the tail is zeros. An older caller's is shorter: the rest is
+ * default. */
 static void test_struct_sizes(void **state) {
   (void)state;
   struct {

@@ -1,6 +1,6 @@
 /*
- * Many logits: products of sizes are formed in 64 bits, and the last token and class are as right as the first. A small shape by
- * default; TIGON_TEST_FULL=1 takes 16400 tokens and 131072 classes, more than 2^31 logits.
+ * Many logits: products of sizes are formed in 64 bits, and the last token and class are as right as the first. A small
+ * shape by default; TIGON_TEST_FULL=1 takes 16400 tokens and 131072 classes, more than 2^31 logits.
  */
 #include "tests/linear_cross_entropy/problem.h"
 

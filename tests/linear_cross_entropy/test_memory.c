@@ -1,6 +1,7 @@
 /*
  * Peak memory of forward and backward: VmHWM of a process that does only this stays below inputs + outputs + 96 MiB.
- * The shape is a small one by default; TIGON_TEST_FULL=1 takes 8192 tokens of width 512 over 151936 classes in bfloat16.
+ * The shape is a small one by default; TIGON_TEST_FULL=1 takes 8192 tokens of width 512 over 151936 classes in
+ * bfloat16.
  */
 #include "tests/support/support.h"
 

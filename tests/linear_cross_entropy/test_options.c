@@ -1,4 +1,5 @@
-/* Softcap, smoothing, weights, argmax, padding, sums into gradients: random mixes against the oracle, and the edges of each. */
+/* Softcap, smoothing, weights, argmax, padding, sums into gradients: random mixes against the oracle, and the edges of
+ * each. */
 #include "tests/linear_cross_entropy/problem.h"
 
 static void test_random_options(void **state) {
@@ -135,7 +136,8 @@ static void test_cap_accuracy(void **state) {
 
 /* --- smoothing and weights -------------------------------------------------------------------------------------- */
 
-/* A masked class makes the smoothed loss infinite, as in torch, and no gradient NaN; a class weight of 0 takes it out. */
+/* A masked class makes the smoothed loss infinite, as in torch, and no gradient NaN; a class weight of 0 takes it
+ * out. */
 static void test_smoothing_with_mask(void **state) {
   (void)state;
   for (int weighted = 0; weighted < 2; weighted++) {

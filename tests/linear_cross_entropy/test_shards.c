@@ -77,7 +77,8 @@ static void run_partial(const sharded *s, int64_t i, int threads) {
   lce_run_forward(&shard, threads, NULL);
 }
 
-/* The merge of partials [first, first + count) into the problem's outputs, or into `merged` alone where that is given. */
+/* The merge of partials [first, first + count) into the problem's outputs, or into `merged` alone where that is
+ * given. */
 static void run_merge(const sharded *s, int64_t first, int64_t count, DLTensor *merged, int threads,
                       tigon_context *context) {
   const tigon_linear_cross_entropy_args *f = &s->t.forward;
@@ -249,7 +250,8 @@ static void test_same_bits(void **state) {
 
 /* --- borders, padding, masks ------------------------------------------------------------------------------------ */
 
-/* Targets stand on both sides of every border, on the first and last class, and in the padding, where they are no class. */
+/* Targets stand on both sides of every border, on the first and last class, and in the padding, where they are no
+ * class. */
 static void test_border_targets(void **state) {
   (void)state;
   static const int64_t cuts[] = {0, 1, 63, 64, 64, 300, 310, 390, 400};

@@ -4,16 +4,16 @@
 
 #include "tests/moe/problem.h"
 
-/* Gate 1 is against the rms. Weight gradients are products of five random factors summed over few rows, so that elements
- * reach 24 times their rms. Up to four roundings to x's dtype meet in one (g, u, a, s a), each on average 2^-9 (bfloat16)
- * or 2^-12 (float16) of the value. Float32 is bounded by its sums instead: up to 600 terms. */
+/* Gate 1 is against the rms. Weight gradients are products of five random factors summed over few rows, so that
+ * elements reach 24 times their rms. Up to four roundings to x's dtype meet in one (g, u, a, s a), each on average 2^-9
+ * (bfloat16) or 2^-12 (float16) of the value. Float32 is bounded by its sums instead: up to 600 terms. */
 static inline double moe_bound(tigon_kind x) {
   return x == TIGON_BF16 ? 4 * 24 * 0x1p-9 : x == TIGON_F16 ? 4 * 24 * 0x1p-12 : 2e-5;
 }
 
-/* Of a case with few rows an element may be one product and not a sum of many, so that each rounding counts in full, at the
- * size of the largest element, which is measured and not assumed. With weights on inputs there is one more rounding.
- * Float32: four sums follow one another, the errors of one of n terms grow like sqrt(n) 2^-24. */
+/* Of a case with few rows an element may be one product and not a sum of many, so that each rounding counts in full, at
+ * the size of the largest element, which is measured and not assumed. With weights on inputs there is one more
+ * rounding. Float32: four sums follow one another, the errors of one of n terms grow like sqrt(n) 2^-24. */
 static inline double moe_small_bound(const moe_problem *p, const double *oracle, int64_t n) {
   double most = 0, sum = 0;
   for (int64_t i = 0; i < n; i++) {

@@ -41,8 +41,8 @@ static inline int64_t moe_id(const moe_case *c, test_rng *rng, int64_t t, int64_
   }
 }
 
-/* A weight tensor of `rows` x `width` an expert, which a transposed case stores as width x rows. Of a strided case it is a
- * slice of a larger tensor, so that rows and experts stand apart. */
+/* A weight tensor of `rows` x `width` an expert, which a transposed case stores as width x rows. Of a strided case it
+ * is a slice of a larger tensor, so that rows and experts stand apart. */
 static inline void moe_make_weight(test_tensor *t, tigon_kind kind, const moe_case *c, int64_t rows, int64_t width) {
   const bool strided = c->options & MOE_STRIDED, transposed = c->options & MOE_TRANSPOSED;
   const test_layout layout = {.row_pad = strided ? 5 : 0, .offset = strided ? 3 : 0};

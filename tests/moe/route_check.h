@@ -51,8 +51,8 @@ static inline int route_falling(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Whether float32 may choose other groups: the last one chosen and the first one left are close, and not all that are close
- * are equal. All ids must then come from groups at least as good. */
+/* Whether float32 may choose other groups: the last one chosen and the first one left are close, and not all that are
+ * close are equal. All ids must then come from groups at least as good. */
 static inline bool route_groups_near(const route_dense *d, int64_t t, const int64_t *ids) {
   const int64_t groups = d->in.n_group, last = d->in.topk_group - 1, size = groups > 1 ? d->in.experts / groups : 1;
   if (groups < 2 || last + 1 == groups || (!d->bias && d->in.group_top < 2)) return false;

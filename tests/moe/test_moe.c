@@ -11,7 +11,8 @@ static void test_cases(void **state) {
         moe_check_case(&moe_cases[i], x_kinds[kind], with_saved, 2, 100 + (uint64_t)i);
 }
 
-/* --- the oracle's gradients against differences of its own forward ---------------------------------------------------- */
+/* --- the oracle's gradients against differences of its own forward
+ * ---------------------------------------------------- */
 
 static double loss_of(const reference_moe_input *in, const double *dout, double *out) {
   reference_moe(in, out);

@@ -1,5 +1,5 @@
-/* Faults that users of other mixture-of-experts libraries met, each as a test: shapes past a fixed size, few or many rows,
- * ids out of range, blocks of several forwards, alignment, offsets past 2^31. */
+/* Faults that users of other mixture-of-experts libraries met, each as a test: shapes past a fixed size, few or many
+ * rows, ids out of range, blocks of several forwards, alignment, offsets past 2^31. */
 #include <sys/mman.h>
 
 #include "tests/moe/check.h"
@@ -87,7 +87,8 @@ static void test_nothing_to_do(void **state) {
 
 /* --- ids ---------------------------------------------------------------------------------------------------------- */
 
-/* Ids at the ends of their type, and ones whose low half is valid, are skipped like -1 and not read as something else. */
+/* Ids at the ends of their type, and ones whose low half is valid, are skipped like -1 and not read as something
+ * else. */
 static void test_extreme_ids(void **state) {
   (void)state;
   static const int64_t extremes[] = {

@@ -1,4 +1,5 @@
-/* Which experts the router selects, and its z loss, on rows whose answer is known: bias, groups, ties, NaN and infinities. */
+/* Which experts the router selects, and its z loss, on rows whose answer is known: bias, groups, ties, NaN and
+ * infinities. */
 #include "tests/moe/route_check.h"
 
 enum { E = 8, K = 4 };
@@ -178,7 +179,8 @@ static void test_z_loss(void **state) {
   }
 }
 
-/* Chosen scores of 2^-126 and less, which a bias may bring about: shares of 1 at most, and no NaN from their gradient. */
+/* Chosen scores of 2^-126 and less, which a bias may bring about: shares of 1 at most, and no NaN from their
+ * gradient. */
 static void test_tiny_scores(void **state) {
   (void)state;
   const route_case c = {3, 3, 6, LOGITS_NORMAL, ROUTE_Z, BIAS_NORMAL, 0, 0, 0};

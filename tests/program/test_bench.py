@@ -15,6 +15,7 @@ from program import one_line_error, succeeded, tigon
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FAKE = pathlib.Path(__file__).with_name("fake_peer.py")
 PEER = ROOT / "bench/peers/torch_cpu.py"
+ISAS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")
 
 spec = importlib.util.spec_from_file_location("receipt", ROOT / "bench/receipt.py")
 receipt = importlib.util.module_from_spec(spec)
@@ -66,7 +67,7 @@ def test_members_of_a_receipt(tmp_path):
     environment, *measurements = lines_of(path)
     assert environment["receipt"] == "tigon bench 1" and environment["seed"] == 1
     assert environment["device"]["cores"] >= 1 and environment["device"]["memory_bytes"] > 1 << 20
-    assert "median" in environment["protocol"] and environment["compiler"] and environment["isa"] in ("avx512", "avx2", "generic")
+    assert "median" in environment["protocol"] and environment["compiler"] and environment["isa"] in ISAS
     for m in measurements:
         assert m.keys() == {"family", "pass", "row", "dtype", "provider", "provider_version", "device_ms", "op_ms", "host_us",
                             "floor_ms", "fastest_ms", "repetitions", "bytes", "ceiling_gbs", "peak_bytes", "correct"}

@@ -60,8 +60,8 @@ static void copy_ids(const model *m, int32_t *ids) {
     memcpy(ids + layer * TOKENS * c->top_k, m->layers[layer].ids, (size_t)(TOKENS * c->top_k) * sizeof(int32_t));
 }
 
-/* d objective / d h at weights + h * direction of one tensor, from two points. False when the routes are not the same at
- * both: the objective jumps where they change. */
+/* d objective / d h at weights + h * direction of one tensor, from two points. False when the routes are not the same
+ * at both: the objective jumps where they change. */
 static bool slope(model *m, const parameter *p, const float *direction, double h, double *result) {
   float *weights = m->weights + p->offset;
   float *kept = malloc((size_t)p->count * sizeof *kept);

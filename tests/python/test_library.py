@@ -43,7 +43,7 @@ def test_tables_are_the_headers(name):
 def test_facts():
     header = (ROOT / "include/tigon/version.h").read_text()
     assert tigon.__version__ == ".".join(re.findall(r"#define TIGON_VERSION_[A-Z]+ (\d+)", header))
-    assert tigon.cpu_isa() in ("amx", "avx512", "avx2", "generic") and tigon.cpu_threads() >= 1
+    assert tigon.cpu_isa() in ("amx", "avx512_bf16", "avx512", "avx2", "generic") and tigon.cpu_threads() >= 1
 
 
 def test_threads_change_no_bit():

@@ -1,6 +1,6 @@
 /*
- * Naive Lightning Attention, token by token, independent of src/ except for roundings. All tensors are dense doubles; the
- * formulas and what bad decay and cu_seqlens mean stand in include/tigon/lightning_attention.h.
+ * Naive Lightning Attention, token by token, independent of src/ except for roundings. All tensors are dense doubles;
+ * the formulas and what bad decay and cu_seqlens mean stand in include/tigon/lightning_attention.h.
  *
  * sizes: B, T, H, HV, K, V, N, and the number of elements of decay (H or HV).
  * cu_seqlens NULL: N = B sequences of T tokens. Absent inputs and unwanted outputs are NULL.

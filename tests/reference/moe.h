@@ -1,7 +1,7 @@
 /*
- * The naive mixture of experts: tigon/moe.h written as loops, in float64 (the oracle) and in fp32 with the roundings that
- * the header names (the plain composition). Arrays are dense and row-major; ids outside [0, E) are skipped, and so are
- * routes past the row limit.
+ * The naive mixture of experts: tigon/moe.h written as loops, in float64 (the oracle) and in fp32 with the roundings
+ * that the header names (the plain composition). Arrays are dense and row-major; ids outside [0, E) are skipped, and so
+ * are routes past the row limit.
  */
 #ifndef TIGON_REFERENCE_MOE_H
 #define TIGON_REFERENCE_MOE_H

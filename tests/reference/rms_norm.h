@@ -1,7 +1,7 @@
 /*
  * RMSNorm in float64, written from the formulas, and the plain composition: the same loops in fp32, rounding where
- * include/tigon/rms_norm.h says. All arrays are dense; x and its like (rows, width), weight (width), rstd (rows). Inputs
- * that are NULL are absent, outputs that are NULL are not wanted.
+ * include/tigon/rms_norm.h says. All arrays are dense; x and its like (rows, width), weight (width), rstd (rows).
+ * Inputs that are NULL are absent, outputs that are NULL are not wanted.
  */
 #ifndef TIGON_REFERENCE_RMS_NORM_H
 #define TIGON_REFERENCE_RMS_NORM_H

@@ -1,5 +1,5 @@
-/* The cases that every backend of rms_norm is tested with: each option set runs on each shape; the dtype mixes take turns,
- * and all of them run on one shape. */
+/* The cases that every backend of rms_norm is tested with: each option set runs on each shape; the dtype mixes take
+ * turns, and all of them run on one shape. */
 #ifndef TIGON_TESTS_RMS_NORM_CASES_H
 #define TIGON_TESTS_RMS_NORM_CASES_H
 

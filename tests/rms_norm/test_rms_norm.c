@@ -1,7 +1,8 @@
 /* rms_norm forward and backward against the float64 oracle, over the case table and every mix of dtypes. */
 #include "tests/rms_norm/problem.h"
 
-/* Gate 1, beyond the rounding to the output's dtype: half of such a rounding at the size of the rms; fp32: thirty-two. */
+/* Gate 1, beyond the rounding to the output's dtype: half of such a rounding at the size of the rms; fp32:
+ * thirty-two. */
 static double bound_of(tigon_kind kind) {
   return kind == TIGON_BF16 ? 0x1p-9 : kind == TIGON_F16 ? 0x1p-12 : 32 * 0x1p-24;
 }
@@ -137,8 +138,9 @@ static void test_case_table(void **state) {
     }
 }
 
-/* Widths and rows of all sizes, with any options and kinds; half of the widths are whole vectors. Rows of a few elements,
- * in which ds cancels to little more than its roundings, stand in the table with options that keep them from it. */
+/* Widths and rows of all sizes, with any options and kinds; half of the widths are whole vectors. Rows of a few
+ * elements, in which ds cancels to little more than its roundings, stand in the table with options that keep them from
+ * it. */
 static void test_random_shapes(void **state) {
   (void)state;
   enum { SHAPES = 200, MOST_ELEMENTS = 1 << 17 };

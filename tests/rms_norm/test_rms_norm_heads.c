@@ -1,6 +1,6 @@
 /*
- * Per-head views: q, k and v as strided (T, N, H) slices of one fused projection, normalised in place or apart, with the
- * memory between them untouched. Both layouts of the fused tensor: (T, 3, N, H) and (T, N, 3, H).
+ * Per-head views: q, k and v as strided (T, N, H) slices of one fused projection, normalised in place or apart, with
+ * the memory between them untouched. Both layouts of the fused tensor: (T, 3, N, H) and (T, N, 3, H).
  */
 #include "tests/reference/rms_norm.h"
 #include "tests/support/support.h"

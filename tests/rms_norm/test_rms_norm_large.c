@@ -1,6 +1,6 @@
 /*
- * Outputs so large that the CPU writes them past its caches: the bits of the same rows in small calls, nothing outside the
- * rows written. Rows end in part of a vector, and lie apart. And tensors of more than 2^31 elements.
+ * Outputs so large that the CPU writes them past its caches: the bits of the same rows in small calls, nothing outside
+ * the rows written. Rows end in part of a vector, and lie apart. And tensors of more than 2^31 elements.
  */
 #include <sys/mman.h>
 
@@ -124,7 +124,8 @@ static void test_rows_more_than_2_31_elements_apart(void **state) {
   munmap(x, bytes), munmap(out, bytes), munmap(dx, bytes);
 }
 
-/* d_weight over one row that is repeated until rows x width passes 2^31: xhat and dy are 1, so that it counts the rows. */
+/* d_weight over one row that is repeated until rows x width passes 2^31: xhat and dy are 1, so that it counts the
+ * rows. */
 static void test_d_weight_over_2_31_elements(void **state) {
   (void)state;
 #ifdef TEST_SANITIZED
@@ -151,7 +152,8 @@ static void test_d_weight_over_2_31_elements(void **state) {
 #endif
 }
 
-/* Whole tensors of more than 2^31 elements (9 GB): TIGON_TEST_FULL=1. Rows repeat in a cycle that no power of two meets. */
+/* Whole tensors of more than 2^31 elements (9 GB): TIGON_TEST_FULL=1. Rows repeat in a cycle that no power of two
+ * meets. */
 static void test_whole_tensors_past_2_31_elements(void **state) {
   (void)state;
   if (!getenv("TIGON_TEST_FULL")) skip();

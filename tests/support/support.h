@@ -25,6 +25,12 @@
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define TEST_SANITIZED 1
 #endif
+#if __has_feature(address_sanitizer)
+#define TEST_ADDRESS_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define TEST_ADDRESS_SANITIZED 1
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TEST_SANITIZED 1
@@ -84,7 +90,7 @@ DLDataType test_dtype(tigon_kind kind);
 typedef struct test_workspace {
   tigon_exec exec; /* size, workspace, workspace_bytes and num_threads are set; context is the caller's to set */
   unsigned char *block;
-  size_t block_bytes;
+  size_t block_bytes, capacity;
 } test_workspace;
 
 void test_workspace_make(test_workspace *w, uint64_t bytes, int threads);
@@ -97,14 +103,16 @@ void test_expect_status(tigon_status got, tigon_status expected, const char *fra
 /* --- gates ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Gate 1: |got - oracle| <= bound * rms(oracle) + the rounding of that element to its dtype. Gate 2: rms(got - oracle) <= 1.5 rms(plain - oracle), where plain is
- * the fp32 composition that rounds where the header does; checked for each tensor of 256 elements or more, and over all
- * tensors of a group (output and dtype) in test_gate_report, with a floor of one fp32 rounding (2^-24 rms(oracle)).
- * Where the oracle is NaN or infinite the output must be the same. plain NULL: gate 1 only.
+ * Gate 1: |got - oracle| <= bound * rms(oracle) + the rounding of that element to its dtype. Gate 2: rms(got - oracle)
+ * <= 1.5 rms(plain - oracle), where plain is the fp32 composition that rounds where the header does; checked for each
+ * tensor of 256 elements or more, and over all tensors of a group (output and dtype) in test_gate_report, with a floor
+ * of one fp32 rounding (2^-24 rms(oracle)). Where the oracle is NaN or infinite the output must be the same. plain
+ * NULL: gate 1 only.
  */
 void test_gate(const char *output, const test_tensor *got, const double *oracle, const double *plain, double bound);
 
-/* The same with gate 2 over the group alone: for tensors whose elements repeat a few errors, so that one is no sample. */
+/* The same with gate 2 over the group alone: for tensors whose elements repeat a few errors, so that one is no
+ * sample. */
 void test_gate_pooled(const char *output, const test_tensor *got, const double *oracle, const double *plain,
                       double bound);
 
@@ -112,8 +120,9 @@ void test_gate_pooled(const char *output, const test_tensor *got, const double *
  * some seconds leaves each further test here, after one case. */
 void test_count_case(void);
 
-/* Prints "cases: N" and one line per group, "gate FAMILY OUTPUT DTYPE tensors= worst= bound= ratio= limit=1.5", and fails when a
- * group misses gate 2. Call at the end of main: return test_gate_report("rms_norm", cmocka_run_group_tests(...)); */
+/* Prints "cases: N" and one line per group, "gate FAMILY OUTPUT DTYPE tensors= worst= bound= ratio= limit=1.5", and
+ * fails when a group misses gate 2. Call at the end of main: return test_gate_report("rms_norm",
+ * cmocka_run_group_tests(...)); */
 int test_gate_report(const char *family, int failures);
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * RMSNorm backward (include/tigon/rms_norm.h): dx, d_residual and this block's part of d_weight from one reading of dy and x.
+ * RMSNorm backward (include/tigon/rms_norm.h): dx, d_residual and this block's part of d_weight from one reading of dy
+ * and x.
  *
- * Who holds what of a row is as in forward.cu, and rows come through the ring (ring.cuh). d_weight's sums stay in registers
- * until the rows are done. Bound by memory: dy and x in (and d_residual_out), dx out (and d_residual).
+ * Who holds what of a row is as in forward.cu, and rows come through the ring (ring.cuh). d_weight's sums stay in
+ * registers until the rows are done. Bound by memory: dy and x in (and d_residual_out), dx out (and d_residual).
  */
 #include "kernel/launch.cuh"
 #include "kernel/reduce.cuh"
@@ -132,8 +133,8 @@ __device__ __forceinline__ void differentiate_rows(const rms_norm_backward_param
   if (p.partials) store_partials<N, V>(p, d_weight, (float *)memory, here.place, first);
 }
 
-/* Any width, alignment and kinds, and dy absent: a row a block, element by element, the second time from the caches. The
- * block's part of d_weight stands in its row of partials from the first row on; each element is one thread's. */
+/* Any width, alignment and kinds, and dy absent: a row a block, element by element, the second time from the caches.
+ * The block's part of d_weight stands in its row of partials from the first row on; each element is one thread's. */
 extern "C" __global__ void __launch_bounds__(1024)
     rms_norm_backward_any(const __grid_constant__ rms_norm_backward_params p) {
   __shared__ group_sums room;
@@ -172,8 +173,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
 }
 
-/* d_weight = the sum of the blocks' parts, in a fixed order: thread row r adds up chunks r, r + ROWS, ..., the rows of a
- * warp add up theirs, then the warps' sums are added up. */
+/* d_weight = the sum of the blocks' parts, in a fixed order: thread row r adds up chunks r, r + ROWS, ..., the rows of
+ * a warp add up theirs, then the warps' sums are added up. */
 extern "C" __global__ void __launch_bounds__(RMS_NORM_REDUCE_COLUMNS *RMS_NORM_REDUCE_ROWS)
     rms_norm_d_weight(const __grid_constant__ rms_norm_reduce_params p) {
   enum { COLUMNS = RMS_NORM_REDUCE_COLUMNS, WARPS = COLUMNS * RMS_NORM_REDUCE_ROWS / WARP };

@@ -1,12 +1,12 @@
 /*
- * RMSNorm forward (include/tigon/rms_norm.h): each row is read once and stays in registers between its sum of squares and
- * its scaling.
+ * RMSNorm forward (include/tigon/rms_norm.h): each row is read once and stays in registers between its sum of squares
+ * and its scaling.
  *
  * A group of threads holds a row: V vectors of N neighbouring elements a thread, vector k of thread t of block b being
  * number (b V + k) group + t. Narrow rows share a block; the blocks of a cluster add up their sums through each other's
  * shared memory. Bound by memory: x in, out out (and residual in, residual_out out). A block is done after its row, and
- * the many blocks of a multiprocessor hide each other's latency; blocks that stay and fetch ahead, as backward's do, were
- * slower here (docs/lab/gpu_rms_norm.md).
+ * the many blocks of a multiprocessor hide each other's latency; blocks that stay and fetch ahead, as backward's do,
+ * were slower here (docs/lab/gpu_rms_norm.md).
  */
 #include "kernel/reduce.cuh"
 #include "rms_norm/kernels/rows.cuh"

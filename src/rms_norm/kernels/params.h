@@ -11,8 +11,8 @@ typedef struct rms_norm_rows {
   int32_t kind;
 } rms_norm_rows;
 
-/* How threads stand on rows. A group of threads shares a row; groups stand side by side in a block (then their size is a
- * power of two), or the groups of a cluster's blocks share one. */
+/* How threads stand on rows. A group of threads shares a row; groups stand side by side in a block (then their size is
+ * a power of two), or the groups of a cluster's blocks share one. */
 typedef struct rms_norm_layout {
   int32_t group, group_log2;
   int32_t side_by_side, cluster;

@@ -1,7 +1,7 @@
 /*
- * Rows on their way to shared memory while others are in work. Blocks stay for the whole launch and take every step-th row
- * (or rows: narrow ones share a block, the widest are spread over a cluster). A slot of the ring is written by the copies
- * of the thread that reads it, and by no other while rows come, so that the ring needs no barrier.
+ * Rows on their way to shared memory while others are in work. Blocks stay for the whole launch and take every step-th
+ * row (or rows: narrow ones share a block, the widest are spread over a cluster). A slot of the ring is written by the
+ * copies of the thread that reads it, and by no other while rows come, so that the ring needs no barrier.
  *
  * How many bytes are under way decides the speed: on H200 about 64 KiB a multiprocessor reach the rate of a copy; more
  * are slower (docs/lab/gpu_rms_norm.md).

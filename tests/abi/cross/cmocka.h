@@ -63,7 +63,8 @@ static inline void cross_int_equal(uintmax_t a, uintmax_t b, const char *text, c
   if (a != b) cross_fail(file, line, "expected %s, got %jd and %jd", text, (intmax_t)a, (intmax_t)b);
 }
 
-/* Left out, because emulation is slow: what has nothing to do with the processor, and what is left after some seconds. */
+/* Left out, because emulation is slow: what has nothing to do with the processor, and what is left after some
+ * seconds. */
 static inline bool cross_leave_out(const char *test) {
   enum { MOST_SECONDS = 4 };
   static const char *const parts[] = {"same_bits", "finite_differences", "concurrent", "workspace"};
