@@ -70,7 +70,7 @@ static bool scan_text(dataset *d, data_part *part, int descriptor, bool *binary,
   for (;;) {
     const int64_t got = read_piece(descriptor, piece);
     if (got < 0) return fail_with(failed, "%s: cannot read: %s", part->path, strerror(errno));
-    if (got == 0) return part->count || fail_with(failed, "%s: is empty", part->path);
+    if (got == 0) return true;
     if (part->copy >= 0 && !write_piece(part->copy, piece, got))
       return fail_with(failed, "%s: cannot copy to a temporary file: %s", part->path, strerror(errno));
     if (memchr(piece, 0, (size_t)got)) *binary = true;
@@ -131,17 +131,20 @@ static bool scan_open_file(dataset *d, data_part *part, int descriptor, bool *bi
   return scan_text(d, part, descriptor, binary, failed);
 }
 
-/* Appends a file. One that a search for text found is left out when it is no readable text. */
+/* Appends a file. One that a search for text found is left out when it is empty or binary, or not for this user to
+ * read; other errors are no reason to train on less. */
 static bool append(dataset *d, data_file *file, failure *failed) {
   data_part *part = &d->parts[d->count];
   *part = (data_part){.path = file->path, .copy = -1, .first = d->size};
   const uint64_t hash = d->hash;
   bool binary = false;
   const int descriptor = open(part->path, O_RDONLY | O_CLOEXEC);
+  const bool denied = descriptor < 0 && errno == EACCES;
   bool ok = descriptor >= 0 || fail_with(failed, "%s: cannot open: %s", part->path, strerror(errno));
   ok = ok && scan_open_file(d, part, descriptor, &binary, failed);
   if (descriptor >= 0) close(descriptor);
-  if (ok && !(binary && file->directory)) {
+  const bool searched = file->directory && !is_shard_name(part->path), empty = ok && !part->count;
+  if (ok && !empty && !(binary && searched)) {
     file->path = NULL; /* the part's now */
     d->size += part->count;
     d->count++;
@@ -150,7 +153,8 @@ static bool append(dataset *d, data_file *file, failure *failed) {
   if (part->copy >= 0) close(part->copy);
   d->hash = hash;
   d->skipped++;
-  return file->directory && d->token_bytes <= 1;
+  if (empty && !searched) return fail_with(failed, "%s: is empty", part->path);
+  return searched && (ok || denied);
 }
 
 /* A directory of the command line must give something. */

@@ -117,6 +117,15 @@ def test_unreadable_data(tmp_path):
     one_line_error(train("/proc/self/mem", tmp_path / "run"), "/proc/self/mem", "cannot read")
 
 
+def test_a_read_error_leaves_no_file_of_a_directory_out(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "good").write_text("good text " * 50000)
+    (folder / "worn").write_text("worn text " * 50000)
+    strace = ["strace", "-f", "-o", os.devnull, "-P", folder / "worn", "-e", "inject=read:error=EIO:when=2"]
+    one_line_error(train(folder, tmp_path / "run", before=strace), "worn", "Input/output error")
+
+
 def test_device_as_data(tmp_path):
     one_line_error(train("/dev/zero", tmp_path / "run"), "/dev/zero", "neither a file nor a directory")
 
