@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# sh nvcc.sh NVCC SOURCE IMAGE FLAG...: compiles a .cu file to a fat binary of the architectures that the flags name. What ptxas reports only as information is an
-# error here: stack frames and spills of the images that are machine code, and wgmma that it has to serialise.
+# sh nvcc.sh NVCC SOURCE IMAGE FLAG...: compiles a .cu file to a fat binary of the architectures that the flags name. What
+# ptxas reports only as information is an error here: stack frames and spills of the images that are machine code, and
+# wgmma that it has to serialise.
 set -eu
 nvcc=$1 source=$2 image=$3
 shift 3
