@@ -21,8 +21,8 @@ This page is made by `bench/plot.py` from receipts, which lie in `bench/results/
 renewed with
 
 ```sh
-build/release/tigon bench --receipt bench/results/NAME.jsonl
-python3 bench/plot.py bench/results/NAME.jsonl
+build/release/tigon bench --receipt bench/results/cpu.jsonl
+python3 bench/plot.py bench/results/cpu.jsonl
 ```
 
 ms: median time. rate: executed floating-point operations, or bytes read and written, a second. of ceiling: the rate over the

@@ -75,7 +75,7 @@ static inline tigon_matrix tigon_matrix_of(const tigon_view *view, bool transpos
   return matrix;
 }
 
-/* Implementation, per instruction set (gemm_kernel.c, gemm_bf16.c, gemm_amx.c): rows of A and of B in a register tile;
+/* Implementation, per instruction set (gemm_kernel.c, gemm_amx.c): rows of A and of B in a register tile;
  * and the tile C[m0 .. m0 + m, n0 .. n0 + n] over all of k. */
 typedef struct tigon_gemm_panel {
   int64_t m, n;

@@ -3,7 +3,8 @@
  * panels, A as [m / MR][k][MR], B as [n / NR][k][NR], zero-filled past their rows; the micro-kernel multiplies one
  * panel of each into an MR x NR piece of the C tile, held in registers over the block.
  *
- * With TIGON_GEMM_PAIRS (gemm_bf16.c) both operands are bfloat16, and a panel holds pairs of k in the place of floats.
+ * With TIGON_GEMM_PAIRS both operands are bfloat16, and a panel holds pairs of k in the place of floats, for the dot
+ * products of AVX512_BF16, which take subnormal numbers as zero.
  */
 #include "base/gemm.h"
 #include "base/integer.h"

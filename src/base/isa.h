@@ -10,7 +10,7 @@ typedef enum tigon_isa {
   TIGON_ISA_GENERIC = 0,
   TIGON_ISA_AVX2 = 1,
   TIGON_ISA_AVX512 = 2,
-  TIGON_ISA_AVX512_BF16 = 3, /* and products of bfloat16 with bfloat16 as dot products of pairs (base/gemm_bf16.c) */
+  TIGON_ISA_AVX512_BF16 = 3, /* and products of bfloat16 with bfloat16 as dot products of pairs (base/gemm_kernel.c) */
   TIGON_ISA_AMX = 4          /* AVX-512, and the matrix unit for products of bfloat16 (base/gemm_amx.c) */
 } tigon_isa;
 
