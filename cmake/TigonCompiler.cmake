@@ -51,8 +51,8 @@ set(TIGON_ISAS generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(APPEND TIGON_ISAS avx2 avx512)
 endif()
-# Products of bfloat16 alone have kernels that are called beside the AVX-512 ones: on dot products of pairs (base/gemm_kernel.c
-# with TIGON_GEMM_PAIRS) and on the matrix unit (base/gemm_amx.c).
+# Products of bfloat16 alone have kernels that are called beside the AVX-512 ones: on dot products of pairs
+# (base/gemm_kernel.c with TIGON_GEMM_PAIRS) and on the matrix unit (base/gemm_amx.c).
 set(TIGON_BF16_OPTIONS "")
 set(TIGON_AMX_OPTIONS "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -93,6 +93,14 @@ elseif(_c_tests)
     target_link_libraries(${_target} PRIVATE ${_helpers} tigon_internal ${TIGON_CMOCKA_LIBRARY} m Threads::Threads)
     tigon_register(${file} ${_target})
   endforeach()
+  # Equal bits wherever a row stands, on the code for lesser processors too.
+  if(TARGET lightning_attention_test_properties AND NOT CMAKE_CROSSCOMPILING)
+    foreach(isa ${TIGON_ISAS})
+      set(_test lightning_attention/test_properties_${isa})
+      add_test(NAME ${_test} COMMAND lightning_attention_test_properties WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+      set_tests_properties(${_test} PROPERTIES ENVIRONMENT "${_environment};TIGON_CPU_ISA=${isa}" LABELS lightning_attention TIMEOUT 900)
+    endforeach()
+  endif()
 endif()
 
 # The programs of rms_norm that compare with oracles, run on a CUDA device: the same sources, linked with wrappers that carry

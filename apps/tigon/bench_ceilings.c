@@ -54,7 +54,7 @@ bool bench_memory_reset(void) {
 }
 
 /* Enough independent chains to hide the latency of the addition, few enough to stay in registers. Intrinsics, since
- * strict C11 does not contract a * b + c. */
+ * compilers fuse nothing by themselves here. */
 #define FMA_LOOP(name, v, chains, set, fma, target_set)                                               \
   target_set static void name(int64_t steps, float *sink) {                                           \
     v sum[chains];                                                                                    \

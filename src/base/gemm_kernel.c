@@ -80,8 +80,12 @@ static inline const char *stored_row(const tigon_matrix *x, int64_t row) {
 /* The steps of a stored row from element k0 on; k elements are left, at most BLOCK_K, and then come zeros. */
 static inline __attribute__((always_inline)) vf load_steps(const char *from, tigon_kind kind, int64_t k0, int64_t k) {
 #if defined(TIGON_GEMM_PAIRS)
+  from += k0 * tigon_kind_bytes(kind);
   vf pairs = vf_set(0.0f);
-  memcpy(&pairs, from + k0 * tigon_kind_bytes(kind), (size_t)(k * tigon_kind_bytes(kind)));
+  if (k == BLOCK_K)
+    memcpy(&pairs, from, sizeof pairs);
+  else
+    memcpy(&pairs, from, (size_t)(k * tigon_kind_bytes(kind)));
   return pairs;
 #else
   return k == BLOCK_K ? vf_load_as(from, kind, k0) : vf_load_part(from, kind, k0, k);
@@ -95,10 +99,7 @@ static inline __attribute__((always_inline)) void pack_block(float *to, int64_t 
                                                              int64_t rows, tigon_kind kind, int64_t k0, int64_t k) {
   vf v[VF_LANES];
 #pragma GCC unroll 16
-  for (int i = 0; i < VF_LANES; i++)
-    v[i] = i >= rows      ? vf_set(0.0f)
-           : k == BLOCK_K ? load_steps(from[i], kind, k0, BLOCK_K)
-                          : load_steps(from[i], kind, k0, k);
+  for (int i = 0; i < VF_LANES; i++) v[i] = i < rows ? load_steps(from[i], kind, k0, k) : vf_set(0.0f);
   vf_transpose(v);
   if (k == BLOCK_K) {
 #pragma GCC unroll 16

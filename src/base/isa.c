@@ -44,7 +44,11 @@ static tigon_isa best_isa(void) {
   if (!has_rest_of_v3()) return TIGON_ISA_GENERIC;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+#if defined(TIGON_HAVE_AVX512_BF16)
     return __builtin_cpu_supports("avx512bf16") ? TIGON_ISA_AVX512_BF16 : TIGON_ISA_AVX512;
+#else
+    return TIGON_ISA_AVX512;
+#endif
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
     return TIGON_ISA_AVX2;
 #endif
