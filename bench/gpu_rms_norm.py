@@ -151,7 +151,6 @@ def row(rows, width, dtype, found):
                  for x in xs]
         graphs = {"copy": capture([lambda i=i: longs[i % sets].clone() for i in range(CALLS)]),
                   "negation": capture([lambda i=i: longs[i % sets].neg() for i in range(CALLS)])}
-        del longs
         correct = {}
         for provider in found:
             try:
@@ -168,7 +167,7 @@ def row(rows, width, dtype, found):
                 torch.cuda.synchronize()
         times = in_turns(graphs)
         floor = min(times.pop("copy"), times.pop("negation"))
-        del graphs, calls
+        del graphs, calls, longs
         passes = 2 if which == "forward" else 3
         for provider in found:
             if provider.name not in times:

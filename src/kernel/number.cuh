@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernel/pair.cuh"
+#include "kernel/policy.cuh"
 
 enum { KIND_F32 = 1, KIND_F16 = 2, KIND_BF16 = 4 };
 
@@ -51,6 +52,19 @@ template <int N> __device__ __forceinline__ words<N> load_words(const char *row,
     w.word[0] = raw.x, w.word[1] = raw.y, w.word[N / 2 - 2] = raw.z, w.word[N / 2 - 1] = raw.w;
   } else {
     const uint2 raw = ((const uint2 *)row)[i];
+    w.word[0] = raw.x, w.word[1] = raw.y;
+  }
+  return w;
+}
+
+/* The same under a policy (policy.cuh). */
+template <int N> __device__ __forceinline__ words<N> load_words(const char *row, int i, uint64_t policy) {
+  words<N> w;
+  if (N == 8) {
+    const uint4 raw = load_16_bytes((const uint4 *)row + i, policy);
+    w.word[0] = raw.x, w.word[1] = raw.y, w.word[N / 2 - 2] = raw.z, w.word[N / 2 - 1] = raw.w;
+  } else {
+    const uint2 raw = load_8_bytes((const uint2 *)row + i, policy);
     w.word[0] = raw.x, w.word[1] = raw.y;
   }
   return w;
@@ -109,6 +123,18 @@ template <int N> __device__ __forceinline__ lanes<N> load_lanes(const char *row,
   return v;
 }
 
+template <int N> __device__ __forceinline__ lanes<N> load_lanes(const char *row, int kind, int i, uint64_t policy) {
+  if (kind != KIND_F32) return unpack<N>(kind, load_words<N>(row, i, policy));
+  lanes<N> v;
+#pragma unroll
+  for (int q = 0; q < N / 4; q++) {
+    const uint4 raw = load_16_bytes((const uint4 *)row + (size_t)i * (N / 4) + q, policy);
+    v.pair[2 * q] = make_float2(__uint_as_float(raw.x), __uint_as_float(raw.y));
+    v.pair[2 * q + 1] = make_float2(__uint_as_float(raw.z), __uint_as_float(raw.w));
+  }
+  return v;
+}
+
 template <int N> __device__ __forceinline__ void store_lanes(char *row, int kind, int i, lanes<N> v) {
   if (kind != KIND_F32) return store_words<N>(row, i, pack<N>(kind, v));
 #pragma unroll
@@ -123,6 +149,9 @@ template <int KIND, int N> struct held {
   __device__ __forceinline__ lanes<N> get() const { return v; }
   __device__ __forceinline__ void set(lanes<N> of) { v = of; }
   __device__ __forceinline__ void load(const char *row, int kind, int i) { v = load_lanes<N>(row, kind, i); }
+  __device__ __forceinline__ void load(const char *row, int kind, int i, uint64_t policy) {
+    v = load_lanes<N>(row, kind, i, policy);
+  }
 };
 
 template <int KIND, int N> struct held_words {
@@ -130,6 +159,9 @@ template <int KIND, int N> struct held_words {
   __device__ __forceinline__ lanes<N> get() const { return unpack<N>(KIND, w); }
   __device__ __forceinline__ void set(lanes<N> of) { w = pack<N>(KIND, of); }
   __device__ __forceinline__ void load(const char *row, int, int i) { w = load_words<N>(row, i); }
+  __device__ __forceinline__ void load(const char *row, int, int i, uint64_t policy) {
+    w = load_words<N>(row, i, policy);
+  }
 };
 template <int N> struct held<KIND_BF16, N> : held_words<KIND_BF16, N> {};
 template <int N> struct held<KIND_F16, N> : held_words<KIND_F16, N> {};

@@ -42,9 +42,11 @@ enum {
   FORWARD_RESIDENT = 1024, /* threads of forward on a multiprocessor */
   SHARING_THREADS = 128,   /* of a block that narrow rows share */
   UNDER_WAY = 64 << 10,    /* bytes that a multiprocessor has on their way in backward (kernels/ring.cuh) */
+  UNDER_WAY_16 = 48 << 10, /* where the tensors are of 16 bits, which take more instructions a byte */
   ANY_THREADS = 512,       /* of a block of the kernels that take any row */
   ANY_BLOCKS = 2,          /* of them on a multiprocessor */
   ANY_PARTIALS = 1 << 24,  /* floats of partial d_weight that those kernels may spread over */
+  STREAM_BYTES = 16 << 20, /* above them x is loaded with evict_last (docs/lab/gpu_rms_norm.md) */
   MOST_ROWS = 1 << 30,
   BLOCK_SHARED = 2048 /* shared memory of a block beside the ring: its sums, and what the system keeps */
 };
@@ -150,11 +152,12 @@ static plan plan_forward(const tigon_device_facts *device, const rms_norm_forwar
 }
 
 /* Blocks of a multiprocessor, and rows under way. False where the ring of one row ahead is too large. */
-static bool fit_ring(const tigon_device_facts *device, int vectors_per_thread, int tensors, plan *p, int *resident) {
-  const int threads = p->group * p->side_by_side;
-  const int stage = vectors_per_thread * threads * tensors * RMS_NORM_SLOT_BYTES;
+static bool fit_ring(const tigon_device_facts *device, const kernel_set *set, int size, int tensors, plan *p,
+                     int *resident) {
+  const int threads = p->group * p->side_by_side, under_way = set->elements == 8 ? UNDER_WAY_16 : UNDER_WAY;
+  const int stage = (set->fewest << size) * threads * tensors * RMS_NORM_SLOT_BYTES;
   *resident = MOST_THREADS / threads;
-  const int ahead = UNDER_WAY / (stage * *resident);
+  const int ahead = under_way / (stage * *resident);
   p->ahead = ahead < 1 ? 1 : ahead > RMS_NORM_MOST_AHEAD ? RMS_NORM_MOST_AHEAD : ahead;
   p->shared_bytes = (p->ahead + 1) * stage;
   while (*resident > 1 && *resident * (p->shared_bytes + BLOCK_SHARED) > device->multiprocessor_shared_bytes)
@@ -170,7 +173,7 @@ static bool plan_ring(const tigon_device_facts *device, const rms_norm_shape *sh
     for (int size = 0; size < set->sizes; size++) {
       int resident;
       if (!spread(set, size, p)) continue;
-      if (!fit_ring(device, set->fewest << size, tensors, p, &resident)) continue;
+      if (!fit_ring(device, set, size, tensors, p, &resident)) continue;
       const int64_t most = (int64_t)device->multiprocessors * resident / p->cluster;
       if (most < 1) continue;
       p->clusters = tigon_smaller(tigon_ceil_div(shape->rows, p->side_by_side), most);
@@ -228,6 +231,10 @@ static void join_heads(int64_t *heads, rms_norm_rows **tensors, int count) {
   *heads = 1;
 }
 
+static bool streams(const rms_norm_forward *f) {
+  return f->shape.rows * f->shape.width * tigon_kind_bytes(f->x.kind) > STREAM_BYTES;
+}
+
 static rms_norm_layout layout_of(const plan *p) {
   rms_norm_layout layout = {.group = p->group,
                             .side_by_side = p->side_by_side,
@@ -261,6 +268,7 @@ tigon_status tigon_rms_norm_gpu_forward(const char *op, const tigon_exec *exec, 
                                     .sum = rows_of(&f->sum),
                                     .rstd = rows_of(&f->rstd),
                                     .xhat_kind = (int32_t)f->xhat_kind,
+                                    .streams = streams(f),
                                     .layout = layout_of(&p),
                                     .inverse_width = 1.0f / (float)f->shape.width,
                                     .eps = f->eps,

@@ -75,6 +75,7 @@ template <int KIND, int N, int V> __device__ __forceinline__ void normalize_rows
   const int row = cluster_number(p.layout) * p.layout.side_by_side + here.place;
   const row_index at = row_at((int)p.heads, row);
   const char *x = row_of(p.x, at);
+  const uint64_t policy = cache_policy(p.streams);
   part<KIND, N, V> part;
   part.first = here.first;
   part.group = p.layout.group;
@@ -83,7 +84,7 @@ template <int KIND, int N, int V> __device__ __forceinline__ void normalize_rows
 #pragma unroll
   for (int k = 0; k < V; k++) {
     part.s[k].set(lanes<N>());
-    if (part.first + k * part.group < part.vectors) part.s[k].load(x, x_kind, part.first + k * part.group);
+    if (part.first + k * part.group < part.vectors) part.s[k].load(x, x_kind, part.first + k * part.group, policy);
   }
 #pragma unroll
   for (int k = 0; k < V; k++) /* here, so that the sum's wait hides it */

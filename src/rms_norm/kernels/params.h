@@ -24,6 +24,7 @@ typedef struct rms_norm_forward_params {
   int64_t rows, heads, width;
   rms_norm_rows x, residual, weight, out, sum, rstd;
   int32_t xhat_kind; /* what xhat is rounded to before the weight */
+  int32_t streams;   /* x is too large for the cache: its lines give way after those of out */
   rms_norm_layout layout;
   float inverse_width, eps, offset;
 } rms_norm_forward_params;
