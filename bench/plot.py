@@ -26,8 +26,8 @@ python3 bench/plot.py bench/results/cpu.jsonl
 ```
 
 ms: median time. rate: executed floating-point operations, or bytes read and written, a second. of ceiling: the rate over the
-ceiling that was measured in turns with it. faster: a peer's time over that of `tigon`; below 1, `tigon` is slower. peak:
-memory above the inputs.
+ceiling that was measured in turns with it. faster: a peer's time over that of `tigon` (the host's where a row has it); below
+1, `tigon` is slower. peak: memory above the inputs.
 """
 
 
@@ -54,15 +54,25 @@ def peak(m):
     return "-" if m["peak_bytes"] is None else f"{m['peak_bytes'] / MIB:.1f} MiB"
 
 
+def cost(m):
+    """What counts in a comparison: the host's time where it was measured, else the device's."""
+    return m["device_ms"] if m["host_us"] is None else m["host_us"]
+
+
 def table(measurements):
-    lines = ["| row | dtype | pass | provider | ms | rate | of ceiling | faster | peak |", "|---|---|---|---|--:|--:|--:|--:|--:|"]
+    hosts = any(m["host_us"] is not None for m in measurements)
+    columns = ["ms", *(["host us"] if hosts else []), "rate", "of ceiling", "faster", "peak"]
+    lines = ["| row | dtype | pass | provider | " + " | ".join(columns) + " |", "|---|---|---|---|" + "--:|" * len(columns)]
     for (row, dtype, which), providers in rows_of(measurements).items():
         ours = providers.get("tigon")
         for name, m in providers.items():
-            faster = f"{m['device_ms'] / ours['device_ms']:.2f}" if ours and m is not ours else ""
+            faster = f"{cost(m) / cost(ours):.2f}" if ours and m is not ours else ""
             share = f"{100 * m['floor_ms'] / m['device_ms']:.0f} %"
+            values = [f"{m['device_ms']:.4g}", rate(m), share, faster, peak(m)]
+            if hosts:
+                values.insert(1, "" if m["host_us"] is None else f"{m['host_us']:.2f}")
             name = name if m["correct"] else f"{name} (wrong result)"
-            lines.append(f"| {row} | {dtype} | {which} | {name} | {m['device_ms']:.3f} | {rate(m)} | {share} | {faster} | {peak(m)} |")
+            lines.append(f"| {row} | {dtype} | {which} | {name} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
@@ -72,12 +82,12 @@ def summary(measurements):
     for family, found in families_of(measurements).items():
         for (row, dtype, which), providers in rows_of(found).items():
             for name, m in providers.items():
-                if name == "tigon" or "tigon" not in providers:
+                if name.startswith("tigon") or "tigon" not in providers:
                     continue
                 compared += 1
-                if m["device_ms"] < providers["tigon"]["device_ms"]:
+                if cost(m) < cost(providers["tigon"]):
                     slower.append(f"- {family}, {row}, {dtype}, {which}: {name} takes "
-                                  f"{m['device_ms'] / providers['tigon']['device_ms']:.2f} of the time")
+                                  f"{cost(m) / cost(providers['tigon']):.2f} of the time")
     if not compared:
         return "No peer took part."
     if not slower:
@@ -85,16 +95,22 @@ def summary(measurements):
     return f"`tigon` is slower in {len(slower)} of {compared} comparisons:\n\n" + "\n".join(slower)
 
 
+def processor(device):
+    if "gpu" in device:
+        return f"{device['gpu']}, {device['multiprocessors']} multiprocessors"
+    return f"{device['cpu'] or device['architecture']}, {device['cores']} cores"
+
+
 def describe(environment, path, measurements):
     device, versions = environment["device"], environment["versions"]
     peers = {}
     for m in measurements:
-        if m["provider"] != "tigon":
+        if not m["provider"].startswith("tigon"):
             peers.setdefault(m["provider_version"], {})[m["provider"]] = None
     ceilings = ", ".join(f"{name} {value:.1f}" for name, value in environment["ceilings"].items())
     facts = [("receipt", f"`{path}`"), ("date", environment["date"]), ("commit", environment["commit"] or "not known"),
-             ("processor", f"{device['cpu'] or device['architecture']}, {device['cores']} cores"),
-             ("memory", f"{device['memory_bytes'] / 2**30:.0f} GiB, huge pages: {device['huge_pages']}"),
+             ("processor", processor(device)),
+             ("memory", f"{device['memory_bytes'] / 2**30:.0f} GiB" + (f", huge pages: {device['huge_pages']}" if device["huge_pages"] else "")),
              ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
              ("compiler, instruction set", f"{environment['compiler']}, {environment['isa']}"),
              ("threads", environment["threads"]), ("peers", "; ".join(f"{', '.join(names)} ({version})" for version, names in peers.items()) or "none"),
@@ -103,7 +119,8 @@ def describe(environment, path, measurements):
 
 
 def draw(family, measurements, path):
-    """Percent of the ceiling and peak memory of each row and provider."""
+    """Percent of the ceiling and peak memory of each row and provider, where not the host was measured."""
+    measurements = [m for m in measurements if m["host_us"] is None]
     try:
         import matplotlib
     except ImportError:
@@ -139,7 +156,8 @@ def section(path, charts, page):
     name = pathlib.Path(path).stem
     whole = pathlib.Path(path).resolve()
     shown = whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole.name
-    parts = [f"## {environment['device']['cpu'] or 'CPU'}, {environment['threads']} threads",
+    device = environment["device"]
+    parts = [f"## {device['gpu'] if 'gpu' in device else device['cpu'] or 'CPU'}, {environment['threads']} threads",
              describe(environment, shown, measurements), summary(measurements)]
     if environment["quick"]:
         parts.append("These are the tiny rows of `--quick`: no measurement of speed.")

@@ -11,6 +11,7 @@ ENVIRONMENT = {"receipt": TEXT, "date": TEXT, "device": dict, "versions": dict, 
                "ceilings": dict}
 DEVICE = {"cpu": (TEXT, type(None)), "cores": NUMBER, "memory_bytes": NUMBER, "huge_pages": (TEXT, type(None)),
           "architecture": (TEXT, type(None))}
+GPU = {"gpu": TEXT, "multiprocessors": NUMBER}  # stand in it as well where the work was done on one
 MEASUREMENT = {"family": TEXT, "pass": TEXT, "row": TEXT, "dtype": TEXT, "provider": TEXT, "provider_version": TEXT,
                "device_ms": NUMBER, "op_ms": NUMBER, "host_us": (*NUMBER, type(None)), "floor_ms": NUMBER,
                "fastest_ms": NUMBER, "repetitions": NUMBER, "peak_bytes": (*NUMBER, type(None)), "correct": FLAG}
@@ -40,7 +41,7 @@ def check_members(found, expected):
 
 def check_environment(found):
     check_members(found, ENVIRONMENT)
-    check_members(found["device"], DEVICE)
+    check_members(found["device"], {**DEVICE, **GPU} if "gpu" in found["device"] else DEVICE)
     if found["receipt"] != FORMAT:
         raise ValueError(f'"receipt" is "{found["receipt"]}", not "{FORMAT}"')
 

@@ -107,7 +107,7 @@ endif()
 # their tensors there. Tests of what only a device has stand in tests/gpu. Without a device they are skipped.
 file(GLOB _gpu_tests CONFIGURE_DEPENDS ${_tests}/gpu/test_*.c)
 if(TIGON_CUDA AND TIGON_CMOCKA_INCLUDE_DIR AND TIGON_CMOCKA_LIBRARY)
-  add_library(tigon_gpu_support STATIC ${_tests}/gpu/device.c ${_tests}/gpu/mirror.c)
+  add_library(tigon_gpu_support STATIC ${_tests}/gpu/device.c ${_tests}/gpu/mirror.c ${_tests}/gpu/rms_norm_setup.c)
   tigon_test_target(tigon_gpu_support)
   target_include_directories(tigon_gpu_support SYSTEM PUBLIC ${TIGON_CUDA_INCLUDE_DIR})
   function(tigon_gpu_test target name)

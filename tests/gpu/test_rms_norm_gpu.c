@@ -3,92 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/gpu/device.h"
+#include "tests/gpu/rms_norm_setup.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
-typedef struct setup {
-  int device;
-  int64_t rows, width;
-  tigon_tensor x, weight, out, rstd, dy, dx, d_weight;
-  tigon_rms_norm_args forward;
-  tigon_rms_norm_backward_args backward;
-  tigon_exec exec;
-} setup;
-
-static DLTensor *on_device(setup *s, tigon_tensor *t, DLDataType dtype, int64_t rows, int64_t width) {
-  const size_t bytes = (size_t)(rows * width * dtype.bits / 8);
-  tigon_tensor_2d(t, (void *)gpu_alloc(bytes), dtype, rows, width);
-  if (rows == 1) tigon_tensor_1d(t, t->dl.data, dtype, width);
-  t->dl.device = (DLDevice){kDLCUDA, s->device};
-  return &t->dl;
-}
-
-static void fill(tigon_tensor *t, int64_t count, uint64_t seed) {
-  test_rng rng = {seed};
-  float *values = malloc((size_t)count * sizeof *values);
-  assert_non_null(values);
-  for (int64_t i = 0; i < count; i++) values[i] = (float)test_random_normal(&rng);
-  GPU(cuMemcpyHtoD((CUdeviceptr)t->dl.data, values, (size_t)count * sizeof *values));
-  free(values);
-}
-
-static void make(setup *s, int device, int64_t rows, int64_t width, CUstream stream) {
-  memset(s, 0, sizeof *s);
-  s->device = device;
-  s->rows = rows;
-  s->width = width;
-  s->exec = (tigon_exec){.size = sizeof s->exec, .device = {kDLCUDA, device}, .stream = stream};
-  s->forward = (tigon_rms_norm_args){.size = sizeof s->forward};
-  s->backward = (tigon_rms_norm_backward_args){.size = sizeof s->backward};
-  s->forward.x = s->backward.x = on_device(s, &s->x, tigon_f32(), rows, width);
-  s->forward.weight = s->backward.weight = on_device(s, &s->weight, tigon_f32(), 1, width);
-  s->forward.out = on_device(s, &s->out, tigon_f32(), rows, width);
-  s->forward.rstd = on_device(s, &s->rstd, tigon_f32(), 1, rows);
-  s->backward.rstd = s->forward.rstd;
-  s->backward.dy = on_device(s, &s->dy, tigon_f32(), rows, width);
-  s->backward.dx = on_device(s, &s->dx, tigon_f32(), rows, width);
-  s->backward.d_weight = on_device(s, &s->d_weight, tigon_f32(), 1, width);
-  fill(&s->x, rows * width, 1);
-  fill(&s->dy, rows * width, 2);
-  fill(&s->weight, width, 3);
-  test_expect_status(tigon_rms_norm_backward_workspace(&s->exec, &s->backward, &s->exec.workspace_bytes), TIGON_OK,
-                     NULL);
-  s->exec.workspace = (void *)gpu_alloc(s->exec.workspace_bytes);
-}
-
-static void run(setup *s) {
-  test_expect_status(tigon_rms_norm(&s->exec, &s->forward), TIGON_OK, NULL);
-  test_expect_status(tigon_rms_norm_backward(&s->exec, &s->backward), TIGON_OK, NULL);
-}
-
-static void drop(setup *s) {
-  tigon_tensor *all[] = {&s->x, &s->weight, &s->out, &s->rstd, &s->dy, &s->dx, &s->d_weight};
-  for (int i = 0; i < COUNT(all); i++) gpu_free((CUdeviceptr)all[i]->dl.data);
-  gpu_free((CUdeviceptr)s->exec.workspace);
-}
-
-static uint64_t hash_of(const tigon_tensor *t, int64_t count) {
-  uint32_t *bits = malloc((size_t)count * sizeof *bits);
-  assert_non_null(bits);
-  GPU(cuMemcpyDtoH(bits, (CUdeviceptr)t->dl.data, (size_t)count * sizeof *bits));
-  uint64_t hash = 14695981039346656037u;
-  for (int64_t i = 0; i < count; i++) hash = (hash ^ bits[i]) * 1099511628211u;
-  free(bits);
-  return hash;
-}
-
-static uint64_t results(const setup *s) {
-  return hash_of(&s->out, s->rows * s->width) ^ hash_of(&s->dx, s->rows * s->width) * 3 ^
-         hash_of(&s->d_weight, s->width) * 5 ^ hash_of(&s->rstd, s->rows) * 7;
-}
-
-static void poison(const setup *s) {
-  const tigon_tensor *big[] = {&s->out, &s->dx};
-  for (int i = 0; i < 2; i++) GPU(cuMemsetD8((CUdeviceptr)big[i]->dl.data, 0xff, (size_t)(s->rows * s->width) * 4));
-  GPU(cuMemsetD8((CUdeviceptr)s->d_weight.dl.data, 0xff, (size_t)s->width * 4));
-  GPU(cuMemsetD8((CUdeviceptr)s->rstd.dl.data, 0xff, (size_t)s->rows * 4));
-}
 
 /* Runs first: the library is loaded while a stream is captured. */
 static void test_capture_of_the_first_use(void **state) {
@@ -96,33 +13,33 @@ static void test_capture_of_the_first_use(void **state) {
   CUstream stream;
   CUgraph graph;
   CUgraphExec instance;
-  setup s;
+  rms_norm_setup s;
   GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  make(&s, 0, 333, 2048, stream);
+  rms_norm_make(&s, 0, 333, 2048, stream);
   GPU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  run(&s);
+  rms_norm_run(&s);
   GPU(cuStreamEndCapture(stream, &graph));
   GPU(cuGraphInstantiate(&instance, graph, 0));
   GPU(cuGraphLaunch(instance, stream));
   GPU(cuStreamSynchronize(stream));
-  const uint64_t replayed = results(&s);
-  poison(&s);
-  run(&s);
+  const uint64_t replayed = rms_norm_results(&s);
+  rms_norm_poison(&s);
+  rms_norm_run(&s);
   GPU(cuStreamSynchronize(stream));
-  assert_true(results(&s) == replayed);
+  assert_true(rms_norm_results(&s) == replayed);
   /* new data, same graph */
-  fill(&s.x, s.rows * s.width, 77);
+  rms_norm_fill(&s.x, s.rows * s.width, 77);
   GPU(cuGraphLaunch(instance, stream));
   GPU(cuStreamSynchronize(stream));
-  const uint64_t other = results(&s);
+  const uint64_t other = rms_norm_results(&s);
   assert_true(other != replayed);
-  poison(&s);
-  run(&s);
+  rms_norm_poison(&s);
+  rms_norm_run(&s);
   GPU(cuStreamSynchronize(stream));
-  assert_true(results(&s) == other);
+  assert_true(rms_norm_results(&s) == other);
   GPU(cuGraphExecDestroy(instance));
   GPU(cuGraphDestroy(graph));
-  drop(&s);
+  rms_norm_drop(&s);
   GPU(cuStreamDestroy(stream));
 }
 
@@ -131,18 +48,18 @@ static void test_same_bits_every_time(void **state) {
   const int64_t shapes[][2] = {{4099, 2048}, {777, 4096}, {300, 8192}, {40, 65536},
                                {3, 262144},  {5000, 65},  {7, 70001}};
   for (int i = 0; i < COUNT(shapes); i++) {
-    setup s;
-    make(&s, 0, shapes[i][0], shapes[i][1], NULL);
-    run(&s);
+    rms_norm_setup s;
+    rms_norm_make(&s, 0, shapes[i][0], shapes[i][1], NULL);
+    rms_norm_run(&s);
     GPU(cuCtxSynchronize());
-    const uint64_t first = results(&s);
+    const uint64_t first = rms_norm_results(&s);
     for (int again = 0; again < 100; again++) {
-      poison(&s);
-      run(&s);
+      rms_norm_poison(&s);
+      rms_norm_run(&s);
       GPU(cuCtxSynchronize());
-      assert_true(results(&s) == first);
+      assert_true(rms_norm_results(&s) == first);
     }
-    drop(&s);
+    rms_norm_drop(&s);
   }
 }
 
@@ -150,22 +67,26 @@ static void test_two_streams(void **state) {
   (void)state;
   enum { CALLS = 1000 };
   CUstream stream[2];
-  setup s[2];
+  rms_norm_setup s[2];
   uint64_t alone[2];
   for (int i = 0; i < 2; i++) {
     GPU(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
-    make(&s[i], 0, i ? 600 : 2000, i ? 4096 : 1024, stream[i]);
-    run(&s[i]);
+    rms_norm_make(&s[i], 0, i ? 600 : 2000, i ? 4096 : 1024, stream[i]);
+    rms_norm_run(&s[i]);
     GPU(cuStreamSynchronize(stream[i]));
-    alone[i] = results(&s[i]);
-    poison(&s[i]);
+    alone[i] = rms_norm_results(&s[i]);
+    rms_norm_poison(&s[i]);
   }
-  for (int call = 0; call < CALLS; call++)
-    for (int i = 0; i < 2; i++) run(&s[i]);
+  for (int call = 0; call < CALLS; call++) {
+    for (int i = 0; i < 2; i++) rms_norm_run(&s[i]);
+    if (call % 100 < 99) continue; /* the other stream goes on */
+    GPU(cuStreamSynchronize(stream[call / 100 % 2]));
+    assert_true(rms_norm_results(&s[call / 100 % 2]) == alone[call / 100 % 2]);
+  }
   for (int i = 0; i < 2; i++) {
     GPU(cuStreamSynchronize(stream[i]));
-    assert_true(results(&s[i]) == alone[i]);
-    drop(&s[i]);
+    assert_true(rms_norm_results(&s[i]) == alone[i]);
+    rms_norm_drop(&s[i]);
     GPU(cuStreamDestroy(stream[i]));
   }
 }
@@ -173,7 +94,7 @@ static void test_two_streams(void **state) {
 /* Another thread has no current context: the stream's own is used, and none is left behind. */
 static void *run_in_thread(void *context) {
   CUcontext current;
-  run(context);
+  rms_norm_run(context);
   GPU(cuCtxGetCurrent(&current));
   return current;
 }
@@ -184,35 +105,35 @@ static void test_streams_of_other_threads_and_contexts(void **state) {
   CUstream stream;
   pthread_t thread;
   void *left;
-  setup s;
+  rms_norm_setup s;
   GPU(cuCtxGetCurrent(&primary));
   GPU(cuCtxCreate(&own, NULL, 0, 0));
   GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  make(&s, 0, 50, 512, stream);
+  rms_norm_make(&s, 0, 50, 512, stream);
   GPU(cuCtxSetCurrent(primary));
-  run(&s);
+  rms_norm_run(&s);
   GPU(cuCtxGetCurrent(&now));
   assert_ptr_equal(now, primary);
   GPU(cuCtxSetCurrent(own));
   GPU(cuStreamSynchronize(stream));
-  const uint64_t first = results(&s);
-  poison(&s);
+  const uint64_t first = rms_norm_results(&s);
+  rms_norm_poison(&s);
   assert_int_equal(pthread_create(&thread, NULL, run_in_thread, &s), 0);
   pthread_join(thread, &left);
   assert_null(left);
   GPU(cuStreamSynchronize(stream));
-  assert_true(results(&s) == first);
+  assert_true(rms_norm_results(&s) == first);
   s.exec.stream = NULL; /* now the current context, which is not the primary one */
-  poison(&s);
-  run(&s);
+  rms_norm_poison(&s);
+  rms_norm_run(&s);
   GPU(cuCtxSynchronize());
-  assert_true(results(&s) == first);
+  assert_true(rms_norm_results(&s) == first);
   s.exec.stream = CU_STREAM_PER_THREAD;
-  poison(&s);
-  run(&s);
+  rms_norm_poison(&s);
+  rms_norm_run(&s);
   GPU(cuCtxSynchronize());
-  assert_true(results(&s) == first);
-  drop(&s);
+  assert_true(rms_norm_results(&s) == first);
+  rms_norm_drop(&s);
   GPU(cuStreamDestroy(stream));
   GPU(cuCtxSetCurrent(primary));
   GPU(cuCtxDestroy(own));
@@ -222,20 +143,20 @@ static void test_second_device(void **state) {
   (void)state;
   if (gpu_open()->devices < 2) skip();
   CUcontext now, first;
-  setup here, there;
-  make(&here, 0, 100, 3072, NULL);
-  run(&here);
+  rms_norm_setup here, there;
+  rms_norm_make(&here, 0, 100, 3072, NULL);
+  rms_norm_run(&here);
   GPU(cuCtxSynchronize());
   GPU(cuCtxGetCurrent(&first));
   gpu_use(1);
-  make(&there, 1, 100, 3072, NULL);
+  rms_norm_make(&there, 1, 100, 3072, NULL);
   gpu_use(0); /* tensors on device 1 while device 0 is current */
-  run(&there);
+  rms_norm_run(&there);
   GPU(cuCtxGetCurrent(&now));
   assert_ptr_equal(now, first);
   gpu_use(1);
   GPU(cuCtxSynchronize());
-  assert_true(results(&there) == results(&here));
+  assert_true(rms_norm_results(&there) == rms_norm_results(&here));
   CUstream stream;
   GPU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   gpu_use(0);
@@ -247,17 +168,17 @@ static void test_second_device(void **state) {
                      "out: expected a tensor on CUDA device 0");
   here.forward.out->device.device_id = 0;
   gpu_use(1);
-  drop(&there);
+  rms_norm_drop(&there);
   GPU(cuStreamDestroy(stream));
   gpu_use(0);
-  drop(&here);
+  rms_norm_drop(&here);
 }
 
 static void test_forked_child(void **state) {
   (void)state;
-  setup s;
-  make(&s, 0, 4, 64, NULL);
-  run(&s);
+  rms_norm_setup s;
+  rms_norm_make(&s, 0, 4, 64, NULL);
+  rms_norm_run(&s);
   GPU(cuCtxSynchronize());
   const pid_t child = fork();
   if (child == 0) {
@@ -267,9 +188,9 @@ static void test_forked_child(void **state) {
   int status = 1;
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
-  run(&s);
+  rms_norm_run(&s);
   GPU(cuCtxSynchronize());
-  drop(&s);
+  rms_norm_drop(&s);
 }
 
 static void test_bad_devices_and_records(void **state) {
@@ -286,12 +207,12 @@ static void test_bad_devices_and_records(void **state) {
   assert_int_equal(tigon_check(context, &record), TIGON_OK);
   tigon_clear(context);
   tigon_context_destroy(context);
-  setup s;
-  make(&s, 0, 4, 64, NULL);
+  rms_norm_setup s;
+  rms_norm_make(&s, 0, 4, 64, NULL);
   s.forward.x = tigon_tensor_2d(&s.x, s.x.dl.data, tigon_f32(), 4, 64); /* a CPU tensor */
   test_expect_status(tigon_rms_norm(&s.exec, &s.forward), TIGON_INVALID_ARGUMENT,
                      "x: expected a tensor on CUDA device 0");
-  drop(&s);
+  rms_norm_drop(&s);
 }
 
 /* dx of one row by the header's formula; dy is x. */
@@ -310,13 +231,15 @@ static void test_more_elements_than_int32(void **state) {
   static uint16_t bits[WIDTH];
   const int64_t rows = ((int64_t)1 << 31) / WIDTH + 5;
   const size_t bytes = (size_t)(rows * WIDTH) * 2, last = bytes - sizeof bits;
-  setup small, s = {.rows = rows, .width = WIDTH};
-  make(&small, 0, 2, WIDTH, NULL);
+  rms_norm_setup small, s = {.rows = rows, .width = WIDTH};
+  rms_norm_make(&small, 0, 2, WIDTH, NULL);
   s.exec = small.exec;
   s.forward = small.forward;
   s.backward = small.backward;
-  DLTensor *x = on_device(&s, &s.x, tigon_bf16(), rows, WIDTH), *out = on_device(&s, &s.out, tigon_bf16(), rows, WIDTH);
-  DLTensor *dx = on_device(&s, &s.dx, tigon_bf16(), rows, WIDTH), *rstd = on_device(&s, &s.rstd, tigon_f32(), 1, rows);
+  DLTensor *x = rms_norm_on_device(&s, &s.x, tigon_bf16(), rows, WIDTH),
+           *out = rms_norm_on_device(&s, &s.out, tigon_bf16(), rows, WIDTH);
+  DLTensor *dx = rms_norm_on_device(&s, &s.dx, tigon_bf16(), rows, WIDTH),
+           *rstd = rms_norm_on_device(&s, &s.rstd, tigon_f32(), 1, rows);
   double squares = 0;
   for (int64_t j = 0; j < WIDTH; j++) {
     x_row[j] = (float)(j % 13) - 6;
@@ -333,7 +256,7 @@ static void test_more_elements_than_int32(void **state) {
   s.backward.dx = dx;
   test_expect_status(tigon_rms_norm_backward_workspace(&s.exec, &s.backward, &s.exec.workspace_bytes), TIGON_OK, NULL);
   s.exec.workspace = (void *)gpu_alloc(s.exec.workspace_bytes);
-  run(&s);
+  rms_norm_run(&s);
   GPU(cuCtxSynchronize());
   float got, d_weight[WIDTH];
   GPU(cuMemcpyDtoH(&got, (CUdeviceptr)rstd->data + (size_t)(rows - 1) * 4, sizeof got));
@@ -356,7 +279,7 @@ static void test_more_elements_than_int32(void **state) {
   for (int64_t j = 0; j < WIDTH; j++) assert_true(tigon_from_bf16(bits[j]) == 0);
   gpu_free((CUdeviceptr)x->data), gpu_free((CUdeviceptr)out->data), gpu_free((CUdeviceptr)dx->data);
   gpu_free((CUdeviceptr)rstd->data), gpu_free((CUdeviceptr)s.exec.workspace);
-  drop(&small);
+  rms_norm_drop(&small);
 }
 
 static const struct CMUnitTest tests[] = {
