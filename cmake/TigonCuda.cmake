@@ -1,5 +1,5 @@
-# Kernels: each src/<family>/kernels/<name>.cu becomes one fat binary (sm_90a, sm_100f, PTX for compute_80), which an
-# assembler file embeds as tigon_image_<name>. cmake/nvcc.sh compiles, and fails on spills and on serialised wgmma.
+# Kernels: each src/<family>/kernels/<name>.cu becomes one fat binary (sm_90a, sm_100f, PTX for compute_80; sm_90a alone where
+# the name ends in _sm90a), which an assembler file embeds as tigon_image_<family>_<name>. cmake/nvcc.sh compiles, and fails on spills and on serialised wgmma.
 #
 # Result: TIGON_CUDA (whether there is a CUDA compiler), TIGON_CUDA_INCLUDE_DIR (cuda.h), TIGON_CUDA_IMAGES (assembler files).
 set(_cuda_homes /usr/local/cuda)
@@ -33,12 +33,20 @@ if(TIGON_CUDA)
   set(_architectures -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_100f,code=sm_100f -gencode=arch=compute_80,code=compute_80)
   file(GLOB _kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*/kernels/*.cu)
   file(GLOB_RECURSE _device_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernel/*.cuh ${PROJECT_SOURCE_DIR}/src/*/kernels/*.cuh
-       ${PROJECT_SOURCE_DIR}/src/*/kernels/*.h)
+       ${PROJECT_SOURCE_DIR}/src/*/kernels/*.h ${PROJECT_SOURCE_DIR}/src/kernel/*.h)
+  set(_dlpack "")
+  if(TIGON_DLPACK_EXTRA)
+    set(_dlpack -I${TIGON_DLPACK_EXTRA})
+  endif()
   foreach(_source ${_kernels})
     get_filename_component(_name ${_source} NAME_WE)
     get_filename_component(_folder ${_source} DIRECTORY)
     get_filename_component(_folder ${_folder} DIRECTORY)
     get_filename_component(_family ${_folder} NAME)
+    set(_for ${_architectures})
+    if(_name MATCHES "_sm90a$")
+      set(_for -gencode=arch=compute_90a,code=sm_90a)
+    endif()
     set(_image ${PROJECT_BINARY_DIR}/images/${_family}_${_name}.fatbin)
     set(TIGON_IMAGE_NAME tigon_image_${_family}_${_name})
     set(TIGON_IMAGE_FILE ${_image})
@@ -46,7 +54,7 @@ if(TIGON_CUDA)
     configure_file(${PROJECT_SOURCE_DIR}/cmake/image.S.in ${_assembly} @ONLY)
     add_custom_command(
       OUTPUT ${_image}
-      COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${TIGON_NVCC} ${_source} ${_image} ${_architectures} -I${PROJECT_SOURCE_DIR}/src
+      COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh ${TIGON_NVCC} ${_source} ${_image} ${_for} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include ${_dlpack}
       DEPENDS ${_source} ${_device_headers} ${PROJECT_SOURCE_DIR}/cmake/nvcc.sh
       VERBATIM
       COMMENT "Compiling kernels ${_family}/${_name}")

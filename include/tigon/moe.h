@@ -66,8 +66,8 @@ typedef struct tigon_moe_args {
 TIGON_API tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *args);
 TIGON_API tigon_status tigon_moe_workspace(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 /* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * R elements of x's dtype with
- * R = T * k, or row_limit where that is less, and what the backend keeps of its row plan (the CPU: nothing). It is
- * unchanged by backward and belongs to one forward call with these ids and this row_limit. */
+ * R = T * k, or row_limit where that is less; on a CUDA device R + 63 min(E, R) rows, because experts begin at multiples
+ * of 64 rows there. It is unchanged by backward and belongs to one forward call with these ids and this row_limit. */
 TIGON_API tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 
 /*

@@ -21,10 +21,12 @@ def _pair(gate, up):
 def _saved_bytes(x, ids, down, layout, row_limit):
     """Bytes of the pre-activations of every route, as tigon/moe.h says: under torch.compile shapes are symbols."""
     inner = down.shape[1 if layout else 2]
-    routes = ids.shape[0] * ids.shape[1]
+    rows = ids.shape[0] * ids.shape[1]
     if row_limit:
-        routes = min(routes, row_limit)
-    return (2 * inner * routes * x.element_size() + 255) // 256 * 256
+        rows = min(rows, row_limit)
+    if x.is_cuda:
+        rows += 63 * min(rows, down.shape[0])
+    return (2 * inner * rows * x.element_size() + 255) // 256 * 256
 
 
 def _allocate(x, ids, weights, gate, up, down, layout, on_input, row_limit, keep, context):

@@ -29,6 +29,7 @@
   F(cuKernelSetAttribute)              \
   F(cuKernelGetFunction)               \
   F(cuLaunchKernelEx)                  \
+  F(cuTensorMapEncodeTiled)            \
   F(cuMemHostAlloc)                    \
   F(cuMemFreeHost)
 

@@ -14,6 +14,12 @@ template <int BYTES> __device__ __forceinline__ void async_copy(void *shared, co
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(global) : "memory");
 }
 
+/* 16 bytes, or zeros, which need no readable address. */
+__device__ __forceinline__ void async_copy_or_zero(void *shared, const void *global, bool copies) {
+  const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(copies ? 16 : 0) : "memory");
+}
+
 /* Ends a group: the copies since the last one. */
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -21,5 +27,8 @@ __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_g
 template <int NEWEST> __device__ __forceinline__ void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
 }
+
+/* Until all copies of this thread have landed. */
+__device__ __forceinline__ void async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #endif

@@ -8,6 +8,9 @@
 #include "base/context.h"
 #include "base/status.h"
 #include "moe/backend.h"
+#if defined(TIGON_HAVE_CUDA)
+#include "moe/gpu.h"
+#endif
 
 /* --- what forward and backward have in common ------------------------------------------------------------------- */
 
@@ -106,15 +109,23 @@ static uint64_t row_bytes(const tigon_moe_problem *p, int64_t width, tigon_kind 
   return (uint64_t)(p->rows * width * tigon_kind_bytes(kind));
 }
 
-static uint64_t saved_size(const tigon_moe_problem *p) {
-  return is_trivial(p) ? 0 : (row_bytes(p, 2 * p->inner, p->x.kind) + 255) / 256 * 256;
+static bool on_cuda(DLDevice device) { return device.device_type == kDLCUDA; }
+
+static uint64_t saved_size(const tigon_moe_problem *p, DLDevice device) {
+  if (is_trivial(p)) return 0;
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(device)) return tigon_moe_gpu_saved(p);
+#else
+  (void)device;
+#endif
+  return (row_bytes(p, 2 * p->inner, p->x.kind) + 255) / 256 * 256;
 }
 
 static void check_saved(tigon_checker *check, const tigon_moe_problem *p, const void *saved, uint64_t bytes) {
-  if (!saved || check->query) return;
+  if (!saved || check->query || check->status != TIGON_OK) return;
+  const uint64_t needed = saved_size(p, check->device);
   tigon_check_that(check, (uintptr_t)saved % 64 == 0, "saved", "expected 64-byte alignment, got address %p", saved);
-  tigon_check_that(check, bytes >= saved_size(p), "saved_bytes", "expected at least %" PRIu64 ", got %" PRIu64,
-                   saved_size(p), bytes);
+  tigon_check_that(check, bytes >= needed, "saved_bytes", "expected at least %" PRIu64 ", got %" PRIu64, needed, bytes);
 }
 
 /* Plan, products (at most `per_expert` for each expert with rows at a time) and the threads' scratch. */
@@ -177,12 +188,35 @@ static uint64_t take_forward(const forward *f, char *workspace, tigon_moe_blocks
   return arena.used;
 }
 
+static uint64_t forward_bytes(const forward *f) {
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f->exec.device)) {
+    tigon_arena arena = {0};
+    tigon_moe_gpu_blocks blocks;
+    if (!is_trivial(&f->p)) tigon_moe_gpu_take(&f->p, &arena, &blocks);
+    return arena.used;
+  }
+#endif
+  tigon_moe_blocks counted;
+  return take_forward(f, NULL, &counted);
+}
+
+#if defined(TIGON_HAVE_CUDA)
+static tigon_status run_on_cuda(const forward *f) {
+  if (is_trivial(&f->p)) return tigon_moe_gpu_clear(forward_op, &f->exec, &f->out);
+  tigon_arena arena = {.base = f->exec.workspace};
+  tigon_moe_gpu_blocks blocks = {.h = f->args.saved};
+  tigon_moe_gpu_take(&f->p, &arena, &blocks);
+  return tigon_moe_gpu_forward(forward_op, &f->exec, &f->p, &blocks, &f->out);
+}
+#endif
+
 static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args *args, bool query, forward *f) {
-  tigon_status status = tigon_exec_load(forward_op, exec, TIGON_ON_CPU, &f->exec);
+  tigon_status status = tigon_exec_load(forward_op, exec, TIGON_ON_CPU | TIGON_ON_CUDA, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(forward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_args *a = &f->args;
-  tigon_checker check = {.op = forward_op, .query = query};
+  tigon_checker check = {.op = forward_op, .query = query, .device = f->exec.device};
   const input_arguments in = {a->x,    a->topk_ids,      a->topk_weights,     a->gate,     a->up, a->gate_up,
                               a->down, a->weight_layout, a->weights_on_input, a->row_limit};
   f->p = check_inputs(&check, &in);
@@ -196,9 +230,11 @@ static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args
   tigon_check_apart(&check, "out", &f->out, "down", &p->down);
   check_saved(&check, p, a->saved, a->saved_bytes);
   tigon_check_alone(&check, a->team, "expert_begin", a->expert_begin);
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f->exec.device)) tigon_moe_gpu_check(&check, p, &f->out, a->gate_up != NULL);
+#endif
   if (check.status != TIGON_OK) return check.status;
-  tigon_moe_blocks counted;
-  f->workspace_bytes = take_forward(f, NULL, &counted);
+  f->workspace_bytes = forward_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(forward_op, &f->exec, f->workspace_bytes);
 }
 
@@ -211,13 +247,16 @@ tigon_status tigon_moe_workspace(const tigon_exec *exec, const tigon_moe_args *a
 tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes) {
   forward f;
   const tigon_status status = prepare_forward(exec, args, true, &f);
-  return status == TIGON_OK ? tigon_workspace_answer(forward_op, saved_size(&f.p), bytes) : status;
+  return status == TIGON_OK ? tigon_workspace_answer(forward_op, saved_size(&f.p, f.exec.device), bytes) : status;
 }
 
 tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *args) {
   forward f;
   const tigon_status status = prepare_forward(exec, args, false, &f);
   if (status != TIGON_OK) return status;
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f.exec.device)) return run_on_cuda(&f);
+#endif
   prepare_routing(&f.exec, forward_op, &f.p);
   if (is_trivial(&f.p)) {
     const tigon_moe_gradients only_out = {.dx = f.out};

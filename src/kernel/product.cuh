@@ -1,0 +1,194 @@
+/*
+ * One main loop for products on the tensor cores, for kernels of 384 threads that stay: a warpgroup that brings tiles of
+ * the operands to a ring in shared memory, and two that multiply, 64 of a tile's 128 rows each, and store.
+ *
+ * Rows come in groups (the experts of a mixture), each with a matrix of its own; a group's rows begin at a multiple of
+ * 64. The host knows no row counts: tiles are numbered through the groups, a counter in device memory hands them out,
+ * and the bringing warpgroup's first warp finds the tile to a number and publishes it. A tile with at most 64 rows is
+ * multiplied by one warpgroup alone.
+ *
+ * The ring is never drained between tiles. Each stage has a barrier that its copies fill and one that the warps of both
+ * multiplying warpgroups empty.
+ */
+#ifndef TIGON_KERNEL_PRODUCT_CUH
+#define TIGON_KERNEL_PRODUCT_CUH
+
+#include "kernel/product.h"
+#include "kernel/tma.cuh"
+#include "kernel/warpgroup.cuh"
+#include "kernel/wgmma.cuh"
+
+enum {
+  HALF_M = 64,     /* rows of a warpgroup */
+  ROW_BYTES = 128, /* of a tile in shared memory: 64 elements under the swizzle */
+  STAGES = 4,
+  TILE_SLOTS = 2, /* published tiles */
+  BOX_BYTES = HALF_M * ROW_BYTES,
+  CONSUMER_WARPS = 8,
+  RASTER = 16 /* tiles of rows that take turns on one column, so that their operands meet in the cache */
+};
+
+struct tile {
+  int row;    /* first row, in the sorted rows */
+  int halves; /* of 64 rows that belong to the group; 0: no tiles are left */
+  int group, column;
+};
+
+struct product_shared {
+  char a[STAGES][PRODUCT_M * ROW_BYTES];
+  char b[STAGES][PRODUCT_N * ROW_BYTES];
+  char box[2][2][BOX_BYTES]; /* of each multiplying warpgroup, on their way out */
+  uint64_t full[STAGES], empty[STAGES];
+  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS];
+  tile tiles[TILE_SLOTS];
+};
+static_assert(sizeof(product_shared) + 1024 <= PRODUCT_SHARED_BYTES, "alignment takes up to 1024 bytes");
+
+__device__ __forceinline__ product_shared *product_memory(char *memory) {
+  return (product_shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
+}
+
+/* A place in a ring of N, and the parity of the phase that its barrier is in. */
+template <int N> struct ring_place {
+  int at = 0, parity = 0;
+  __device__ __forceinline__ void next() {
+    at = at + 1 == N ? 0 : at + 1;
+    parity ^= at == 0;
+  }
+};
+
+/* By all threads. fillers: arrivals at a full stage; readers: warps that read published tiles. */
+__device__ __forceinline__ void product_start(product_shared *s, int fillers, int readers) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) {
+      mbarrier_init(&s->full[i], fillers);
+      mbarrier_init(&s->empty[i], CONSUMER_WARPS);
+    }
+    for (int i = 0; i < TILE_SLOTS; i++) {
+      mbarrier_init(&s->tile_full[i], 1);
+      mbarrier_init(&s->tile_empty[i], readers);
+    }
+    mbarrier_fence_init();
+  }
+  __syncthreads();
+}
+
+/* --- tiles ------------------------------------------------------------------------------------------------------- */
+
+/* The tile of that number, by a warp. group: where the last search ended; numbers rise. */
+__device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
+  const int lane = (int)threadIdx.x % 32, target = number / tiles.columns;
+  tile found = {0, 0, 0, 0};
+  if (target >= tiles.first_tile[tiles.groups]) return found;
+  for (;;) {
+    const int after = group + lane + 1;
+    const unsigned past = __ballot_sync(0xffffffffu, tiles.first_tile[min(after, tiles.groups)] > target);
+    if (past) {
+      group += __ffs(past) - 1;
+      break;
+    }
+    group += 32;
+  }
+  const int first = tiles.first_tile[group], count = tiles.first_tile[group + 1] - first;
+  const int local = number - first * tiles.columns, raster = RASTER * tiles.columns;
+  const int strip = local / raster, in_strip = local - strip * raster;
+  const int height = min(RASTER, count - strip * RASTER);
+  const int down = strip * RASTER + in_strip % height;
+  found.row = tiles.first_row[group] + down * PRODUCT_M;
+  found.halves = min(2, (tiles.first_row[group + 1] - found.row) / HALF_M);
+  found.group = group;
+  found.column = in_strip / height;
+  return found;
+}
+
+__device__ __forceinline__ void publish_tile(product_shared *s, const ring_place<TILE_SLOTS> &slot, const tile &t) {
+  if (threadIdx.x % 32 == 0) {
+    mbarrier_wait(&s->tile_empty[slot.at], slot.parity ^ 1);
+    s->tiles[slot.at] = t;
+    mbarrier_arrive(&s->tile_full[slot.at]);
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ tile read_tile(product_shared *s, const ring_place<TILE_SLOTS> &slot) {
+  mbarrier_wait(&s->tile_full[slot.at], slot.parity);
+  const tile t = s->tiles[slot.at];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[slot.at]);
+  return t;
+}
+
+/* --- multiplication ---------------------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void empty_stage(product_shared *s, int stage) {
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->empty[stage]);
+}
+
+/* sums = the warpgroup's 64 rows of the tile. GATHERED: a's rows were written by cp.async, which the tensor cores see
+ * behind a fence only. */
+template <int B_MAJOR, bool GATHERED>
+__device__ __forceinline__ void multiply_tile(product_shared *s, ring_place<STAGES> &stage, int half, int steps,
+                                              float (&sums)[128]) {
+  int before = 0;
+  for (int step = 0; step < steps; step++) {
+    mbarrier_wait(&s->full[stage.at], stage.parity);
+    if (GATHERED) fence_async_shared();
+    const uint64_t a = wgmma_operand<K_MAJOR>(s->a[stage.at] + half * BOX_BYTES);
+    const uint64_t b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < PRODUCT_K / 16; k++)
+      wgmma_64x256x16<B_MAJOR>(sums, a + k * wgmma_step<K_MAJOR>, b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (step > 0) empty_stage(s, before);
+    before = stage.at;
+    stage.next();
+  }
+  wgmma_wait<0>();
+  wgmma_pin(sums);
+  if (steps > 0) empty_stage(s, before);
+}
+
+/* Passes over a tile whose rows of this warpgroup belong to nobody. */
+__device__ __forceinline__ void skip_tile(product_shared *s, ring_place<STAGES> &stage, int steps) {
+  for (int step = 0; step < steps; step++) {
+    mbarrier_wait(&s->full[stage.at], stage.parity);
+    empty_stage(s, stage.at);
+    stage.next();
+  }
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------ */
+
+/* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, two on their way at a time. */
+struct box_writer {
+  product_shared *s;
+  int half, turn;
+
+  /* word[2 q + r]: columns 8 q + 2 (lane % 4) + {0, 1} of row 16 warp + lane / 4 + 8 r, as the sums lie. */
+  __device__ __forceinline__ void write(const uint32_t (&word)[16], const CUtensorMap *map, int x, int y, int z) {
+    const int thread = (int)threadIdx.x % WARPGROUP, lane = thread % 32, row = thread / 32 * 16 + lane % 16;
+    char *box = s->box[half][turn];
+    if (thread == 0) tma_store_wait_read<1>();
+    named_barrier(1 + half, WARPGROUP);
+    const uint32_t start = shared_address(box) + (uint32_t)row * ROW_BYTES;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      store_matrices(start + (uint32_t)((2 * j + lane / 16) ^ (row & 7)) * 16, word[4 * j], word[4 * j + 1],
+                     word[4 * j + 2], word[4 * j + 3]);
+    fence_async_shared();
+    named_barrier(1 + half, WARPGROUP);
+    if (thread == 0) {
+      tma_store_3d(map, box, x, y, z);
+      tma_store_commit();
+    }
+    turn ^= 1;
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
+  }
+};
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * The plan of a mixture of experts on the device: rows for routes, sorted by expert and within it by route, as plan.h
+ * says, with no look at the data from the host. The routes are cut into chunks, each a warp's work: chunks are counted,
+ * one block turns the counts into places, and chunks are placed. Nothing depends on the order in which they run.
+ */
+#include "kernel/reduce.cuh"
+#include "moe/kernels/params.h"
+
+enum { SEGMENT_THREADS = 1024, EXPERTS_AT_ONCE = 32 };
+
+__device__ __forceinline__ int64_t id_of(const moe_plan_params &p, int route) {
+  const int64_t at = (int64_t)(route / p.choices) * p.id_stride + route % p.choices;
+  return p.wide ? ((const int64_t *)p.ids)[at] : ((const int32_t *)p.ids)[at];
+}
+
+/* The expert of a route before `end`, or -1. */
+__device__ __forceinline__ int expert_of(const moe_plan_params &p, int route, int end) {
+  const int64_t id = route < end ? id_of(p, route) : -1;
+  return id >= 0 && id < p.experts ? (int)id : -1;
+}
+
+/* Adds up over the block; every thread gets the sum over the threads before it, and all have the total. */
+__device__ __forceinline__ int sum_before(int value, int &total) {
+  __shared__ int warps[SEGMENT_THREADS / WARP];
+  const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+  int sum = value;
+#pragma unroll
+  for (int step = 1; step < WARP; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads(); /* the last call's readers are done */
+  if (lane == WARP - 1) warps[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w < SEGMENT_THREADS / WARP; w++) {
+    if (w == warp) before = total;
+    total += warps[w];
+  }
+  return before + sum - value;
+}
+
+/* One block. Finds where the limit of rows cuts the routes. */
+extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS) moe_limit(const __grid_constant__ moe_plan_params p) {
+  const int share = (p.routes + SEGMENT_THREADS - 1) / SEGMENT_THREADS, begin = min((int)threadIdx.x * share, p.routes);
+  const int end = min(begin + share, p.routes);
+  int valid = 0, total;
+  for (int r = begin; r < end; r++) valid += expert_of(p, r, p.routes) >= 0;
+  int before = sum_before(valid, total);
+  if (threadIdx.x == 0) {
+    if (total <= p.limit) p.end[0] = p.routes;
+    p.end[1] = total;
+  }
+  for (int r = begin; r < end && before <= p.limit; r++)
+    if (expert_of(p, r, p.routes) >= 0 && before++ == p.limit) p.end[0] = r;
+}
+
+/* A chunk's routes to each expert. */
+extern "C" __global__ void __launch_bounds__(WARP) moe_count(const __grid_constant__ moe_plan_params p) {
+  extern __shared__ int counts[];
+  const int routes_end = p.end ? p.end[0] : p.routes;
+  const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);
+  for (int e = (int)threadIdx.x; e < p.experts; e += WARP) counts[e] = 0;
+  __syncwarp();
+  int bad = p.routes;
+  for (int r = begin + (int)threadIdx.x; r < end; r += WARP) {
+    const int e = expert_of(p, r, routes_end);
+    if (e >= 0) atomicAdd(&counts[e], 1);
+    if (e < 0 && r < routes_end && id_of(p, r) >= p.experts) bad = min(bad, r);
+  }
+  bad = __reduce_min_sync(0xffffffffu, bad);
+  if (threadIdx.x == 0) p.first_bad[blockIdx.x] = bad;
+  for (int e = (int)threadIdx.x; e < p.experts; e += WARP) p.counts[(int64_t)blockIdx.x * p.experts + e] = counts[e];
+}
+
+/* Keeps the event unless the record has one: kernels of several streams may meet here. The code is written last. */
+__device__ __forceinline__ void note(tigon_record *record, const tigon_record &event, int64_t index, int64_t value) {
+  if (*(volatile const int32_t *)&record->code != TIGON_OK) return;
+  tigon_record made = event;
+  made.index = index;
+  made.value = value;
+  made.code = TIGON_OK;
+  *record = made;
+  __threadfence_system();
+  *(volatile int32_t *)&record->code = event.code;
+}
+
+/* The first bad value: an id past the experts, or a route past the limit. */
+__device__ __forceinline__ void note_first(const moe_plan_params &p) {
+  int bad = p.routes;
+  for (int c = 0; c < p.chunks; c++) bad = min(bad, p.first_bad[c]);
+  const int end = p.end ? p.end[0] : p.routes;
+  if (bad < end)
+    note(p.record, p.bad, bad, id_of(p, bad));
+  else if (end < p.routes)
+    note(p.record, p.full, end, p.end[1]);
+}
+
+/* One block: the chunks' counts become their first places within an expert, and the experts get their segments. Threads
+ * stand as (part of the chunks, expert). */
+extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1) moe_segments(const __grid_constant__ moe_plan_params p) {
+  enum { PARTS = SEGMENT_THREADS / EXPERTS_AT_ONCE };
+  __shared__ int sums[PARTS][EXPERTS_AT_ONCE];
+  __shared__ int totals[4096];
+  const int lane = (int)threadIdx.x % EXPERTS_AT_ONCE, part = (int)threadIdx.x / EXPERTS_AT_ONCE;
+  const int share = (p.chunks + PARTS - 1) / PARTS, begin = part * share, end = min(begin + share, p.chunks);
+  for (int first = 0; first < p.experts; first += EXPERTS_AT_ONCE) {
+    const int e = first + lane;
+    int sum = 0;
+    if (e < p.experts)
+#pragma unroll 4
+      for (int c = begin; c < end; c++) sum += p.counts[(int64_t)c * p.experts + e];
+    sums[part][lane] = sum;
+    __syncthreads();
+    int before = 0, total = 0;
+    for (int other = 0; other < PARTS; other++) {
+      if (other == part) before = total;
+      total += sums[other][lane];
+    }
+    if (e < p.experts) {
+      if (part == 0) totals[e] = total;
+      for (int c = begin; c < end; c++) {
+        int32_t *place = &p.counts[(int64_t)c * p.experts + e];
+        const int count = *place;
+        *place = before;
+        before += count;
+      }
+    }
+    __syncthreads();
+  }
+  /* four experts a thread, in a row */
+  int rows = 0, tiles = 0, all_rows, all_tiles;
+  const int mine = (int)threadIdx.x * 4;
+  for (int e = mine; e < min(mine + 4, p.experts); e++) {
+    const int blocks = (totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
+    rows += blocks * MOE_ALIGN;
+    tiles += (blocks + 1) / 2;
+  }
+  rows = sum_before(rows, all_rows);
+  tiles = sum_before(tiles, all_tiles);
+  for (int e = mine; e < min(mine + 4, p.experts); e++) {
+    const int blocks = (totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
+    p.first_row[e] = rows;
+    p.first_tile[e] = tiles;
+    for (int i = totals[e]; i < blocks * MOE_ALIGN; i++) {
+      p.row_token[rows + i] = -1;
+      p.row_choice[rows + i] = 0;
+    }
+    rows += blocks * MOE_ALIGN;
+    tiles += (blocks + 1) / 2;
+  }
+  if (threadIdx.x != 0) return;
+  p.first_row[p.experts] = all_rows;
+  p.first_tile[p.experts] = all_tiles;
+  p.next[0] = p.next[1] = 0;
+  if (p.record) note_first(p);
+}
+
+/* Gives a chunk's routes their rows. */
+extern "C" __global__ void __launch_bounds__(WARP) moe_place(const __grid_constant__ moe_plan_params p) {
+  extern __shared__ int next[];
+  const int routes_end = p.end ? p.end[0] : p.routes, lane = (int)threadIdx.x;
+  const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);
+  for (int e = lane; e < p.experts; e += WARP) next[e] = p.first_row[e] + p.counts[(int64_t)blockIdx.x * p.experts + e];
+  __syncwarp();
+  for (int first = begin; first < end; first += WARP) {
+    const int r = first + lane, e = r < end ? expert_of(p, r, routes_end) : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, e), before = same & ((1u << lane) - 1);
+    const int row = e >= 0 ? next[e] + __popc(before) : -1;
+    __syncwarp();
+    if (e >= 0 && before == 0) next[e] += __popc(same);
+    __syncwarp();
+    if (r >= end) continue;
+    p.row_of[r] = row;
+    if (row < 0) continue;
+    p.row_token[row] = r / p.choices;
+    p.row_choice[row] = (uint8_t)(r % p.choices);
+  }
+}
