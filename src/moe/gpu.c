@@ -18,6 +18,7 @@ TIGON_IMAGE(moe_experts_sm90a)
 
 static tigon_kernel limit_kernel = TIGON_KERNEL(moe_plan, "moe_limit");
 static tigon_kernel count_kernel = TIGON_KERNEL(moe_plan, "moe_count");
+static tigon_kernel prefix_kernel = TIGON_KERNEL(moe_plan, "moe_prefix");
 static tigon_kernel segments_kernel = TIGON_KERNEL(moe_plan, "moe_segments");
 static tigon_kernel place_kernel = TIGON_KERNEL(moe_plan, "moe_place");
 static tigon_kernel scale_kernel = TIGON_KERNEL(moe_rows, "moe_scale");
@@ -28,9 +29,8 @@ static tigon_kernel down_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_down
                                        TIGON_KERNEL(moe_experts_sm90a, "moe_down_transposed")};
 
 enum {
-  ELEMENT = 2,       /* bytes */
-  VECTOR = 8,        /* elements of 16 bytes */
-  MOST_CHUNKS = 264, /* of routes: two warps a multiprocessor */
+  ELEMENT = 2, /* bytes */
+  VECTOR = 8,  /* elements of 16 bytes */
   FEWEST_ROUTES = 32,
   PLAN_THREADS = 1024,
   ROW_THREADS = 256,
@@ -91,13 +91,14 @@ uint64_t tigon_moe_gpu_saved(const tigon_moe_problem *p) {
 }
 
 static int64_t chunks_at_most(const tigon_moe_problem *p) {
-  return tigon_smaller(tigon_ceil_div(routes_of(p), FEWEST_ROUTES), MOST_CHUNKS);
+  return tigon_smaller(tigon_ceil_div(routes_of(p), FEWEST_ROUTES), MOE_MOST_CHUNKS);
 }
 
 void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
   const uint64_t rows = (uint64_t)padded_rows(p), experts = (uint64_t)p->experts, chunks = (uint64_t)chunks_at_most(p);
   const uint64_t number = sizeof(int32_t);
   b->counts = tigon_arena_take(arena, chunks * experts * number);
+  b->totals = tigon_arena_take(arena, experts * number);
   b->first_bad = tigon_arena_take(arena, chunks * number);
   b->first_row = tigon_arena_take(arena, (experts + 1) * number);
   b->first_tile = tigon_arena_take(arena, (experts + 1) * number);
@@ -122,7 +123,7 @@ static tigon_record event(tigon_status code, const char *op, const char *argumen
 
 static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
                          const tigon_moe_gpu_blocks *b) {
-  const int64_t routes = routes_of(p), share = tigon_ceil_div(routes, MOST_CHUNKS);
+  const int64_t routes = routes_of(p), share = tigon_ceil_div(routes, MOE_MOST_CHUNKS);
   const int64_t chunk = tigon_round_up(share, FEWEST_ROUTES), chunks = tigon_ceil_div(routes, chunk);
   const bool limited = p->rows < routes;
   moe_plan_params params = {.ids = p->ids.data,
@@ -136,6 +137,7 @@ static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, con
                             .limit = (int32_t)p->rows,
                             .end = limited ? b->end : NULL,
                             .counts = b->counts,
+                            .totals = b->totals,
                             .first_bad = b->first_bad,
                             .first_row = b->first_row,
                             .first_tile = b->first_tile,
@@ -147,10 +149,12 @@ static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, con
                             .bad = event(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
                             .full = event(TIGON_WORKSPACE, call->op, "row_limit")};
   const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS};
+  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS};
   const tigon_grid each = {
       .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t))};
   tigon_status status = limited ? tigon_gpu_launch(call, &limit_kernel, one, &params) : TIGON_OK;
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &count_kernel, each, &params);
+  if (status == TIGON_OK) status = tigon_gpu_launch(call, &prefix_kernel, prefix, &params);
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &segments_kernel, one, &params);
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &place_kernel, each, &params);
   return status;

@@ -10,6 +10,9 @@
 /* Segments of sorted rows begin at multiples of this. */
 enum { MOE_ALIGN = 64 };
 
+/* Of routes, each the work of a warp; a multiple of 32. */
+enum { MOE_MOST_CHUNKS = 256 };
+
 /* The device's plan: plan.h's, in chunks of routes. A warp works on a chunk. */
 typedef struct moe_plan_params {
   const void *ids; /* (T, k) int32, or int64 where wide */
@@ -20,6 +23,7 @@ typedef struct moe_plan_params {
   int32_t limit;          /* most rows; routes where there is no limit */
   int32_t *end;           /* the first route past the limit, and how many have a valid id; NULL: no limit */
   int32_t *counts;        /* (chunks, E) routes of a chunk; after the scan, those of the chunks before */
+  int32_t *totals;        /* (E) */
   int32_t *first_bad;     /* (chunks) first route with an id past the experts, or routes */
   int32_t *first_row;     /* (E + 1) */
   int32_t *first_tile;    /* (E + 1) */

@@ -1,12 +1,12 @@
 /*
  * The plan of a mixture of experts on the device: rows for routes, sorted by expert and within it by route, as plan.h
  * says, with no look at the data from the host. The routes are cut into chunks, each a warp's work: chunks are counted,
- * one block turns the counts into places, and chunks are placed. Nothing depends on the order in which they run.
+ * the counts become places, and chunks are placed. Nothing depends on the order in which they run.
  */
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
 
-enum { SEGMENT_THREADS = 1024, EXPERTS_AT_ONCE = 32 };
+enum { SEGMENT_THREADS = 1024, PREFIX_PARTS = 32 };
 
 __device__ __forceinline__ int64_t id_of(const moe_plan_params &p, int route) {
   const int64_t at = (int64_t)(route / p.choices) * p.id_stride + route % p.choices;
@@ -97,53 +97,51 @@ __device__ __forceinline__ void note_first(const moe_plan_params &p) {
     note(p.record, p.full, end, p.end[1]);
 }
 
-/* One block: the chunks' counts become their first places within an expert, and the experts get their segments. Threads
- * stand as (part of the chunks, expert). */
-extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1) moe_segments(const __grid_constant__ moe_plan_params p) {
-  enum { PARTS = SEGMENT_THREADS / EXPERTS_AT_ONCE };
-  __shared__ int sums[PARTS][EXPERTS_AT_ONCE];
-  __shared__ int totals[4096];
-  const int lane = (int)threadIdx.x % EXPERTS_AT_ONCE, part = (int)threadIdx.x / EXPERTS_AT_ONCE;
-  const int share = (p.chunks + PARTS - 1) / PARTS, begin = part * share, end = min(begin + share, p.chunks);
-  for (int first = 0; first < p.experts; first += EXPERTS_AT_ONCE) {
-    const int e = first + lane;
-    int sum = 0;
-    if (e < p.experts)
-#pragma unroll 4
-      for (int c = begin; c < end; c++) sum += p.counts[(int64_t)c * p.experts + e];
-    sums[part][lane] = sum;
-    __syncthreads();
-    int before = 0, total = 0;
-    for (int other = 0; other < PARTS; other++) {
-      if (other == part) before = total;
-      total += sums[other][lane];
-    }
-    if (e < p.experts) {
-      if (part == 0) totals[e] = total;
-      for (int c = begin; c < end; c++) {
-        int32_t *place = &p.counts[(int64_t)c * p.experts + e];
-        const int count = *place;
-        *place = before;
-        before += count;
-      }
-    }
-    __syncthreads();
+/* Blocks of 32 experts: the chunks' counts become the routes of the chunks before, and the experts' totals appear.
+ * Threads stand as (part of the chunks, expert). */
+extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(const __grid_constant__ moe_plan_params p) {
+  enum { SHARE = MOE_MOST_CHUNKS / PREFIX_PARTS };
+  __shared__ int sums[PREFIX_PARTS][WARP];
+  const int lane = (int)threadIdx.x % WARP, part = (int)threadIdx.x / WARP, e = (int)blockIdx.x * WARP + lane;
+  int32_t *counts = p.counts + (int64_t)part * SHARE * p.experts + e;
+  const int mine = e < p.experts ? min(SHARE, p.chunks - part * SHARE) : 0;
+  int count[SHARE], sum = 0, before = 0, total = 0;
+#pragma unroll
+  for (int c = 0; c < SHARE; c++) count[c] = c < mine ? counts[(int64_t)c * p.experts] : 0;
+#pragma unroll
+  for (int c = 0; c < SHARE; c++) sum += count[c];
+  sums[part][lane] = sum;
+  __syncthreads();
+#pragma unroll
+  for (int other = 0; other < PREFIX_PARTS; other++) {
+    if (other == part) before = total;
+    total += sums[other][lane];
   }
-  /* four experts a thread, in a row */
+#pragma unroll
+  for (int c = 0; c < SHARE; c++) {
+    if (c < mine) counts[(int64_t)c * p.experts] = before;
+    before += count[c];
+  }
+  if (part == 0 && e < p.experts) p.totals[e] = total;
+}
+
+/* One block: the experts get their segments and tiles, four experts a thread. */
+extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
+    moe_segments(const __grid_constant__ moe_plan_params p) {
   int rows = 0, tiles = 0, all_rows, all_tiles;
   const int mine = (int)threadIdx.x * 4;
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
-    const int blocks = (totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
+    const int blocks = (p.totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
     rows += blocks * MOE_ALIGN;
     tiles += (blocks + 1) / 2;
   }
   rows = sum_before(rows, all_rows);
   tiles = sum_before(tiles, all_tiles);
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
-    const int blocks = (totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
+    const int blocks = (p.totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
     p.first_row[e] = rows;
     p.first_tile[e] = tiles;
-    for (int i = totals[e]; i < blocks * MOE_ALIGN; i++) {
+    for (int i = p.totals[e]; i < blocks * MOE_ALIGN; i++) {
       p.row_token[rows + i] = -1;
       p.row_choice[rows + i] = 0;
     }
