@@ -30,6 +30,7 @@
   F(cuKernelGetFunction)               \
   F(cuLaunchKernelEx)                  \
   F(cuTensorMapEncodeTiled)            \
+  F(cuMemsetD2D8Async)                 \
   F(cuMemHostAlloc)                    \
   F(cuMemFreeHost)
 

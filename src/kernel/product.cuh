@@ -21,8 +21,7 @@
 enum {
   HALF_M = 64,     /* rows of a warpgroup */
   ROW_BYTES = 128, /* of a tile in shared memory: 64 elements under the swizzle */
-  STAGES = 4,
-  TILE_SLOTS = 2, /* published tiles */
+  TILE_SLOTS = 2,  /* published tiles */
   BOX_BYTES = HALF_M * ROW_BYTES,
   CONSUMER_WARPS = 8,
   RASTER = 16 /* tiles of rows that take turns on one column, so that their operands meet in the cache */
@@ -32,20 +31,26 @@ struct tile {
   int row;    /* first row, in the sorted rows */
   int halves; /* of 64 rows that belong to the group; 0: no tiles are left */
   int group, column;
+  int steps;      /* of PRODUCT_K along the depth */
+  int part, down; /* used by products whose groups have several matrices, and rows of their own */
 };
 
-struct product_shared {
-  char a[STAGES][PRODUCT_M * ROW_BYTES];
-  char b[STAGES][PRODUCT_N * ROW_BYTES];
-  char box[2][2][BOX_BYTES]; /* of each multiplying warpgroup, on their way out */
-  uint64_t full[STAGES], empty[STAGES];
+/* BOXES: of 64 x 64 bf16, for each multiplying warpgroup. */
+template <int STAGE_COUNT, int BOXES> struct product_shared {
+  static constexpr int stages = STAGE_COUNT;
+  char a[STAGE_COUNT][PRODUCT_M * ROW_BYTES];
+  char b[STAGE_COUNT][PRODUCT_N * ROW_BYTES];
+  char box[2][BOXES][BOX_BYTES];
+  uint64_t full[STAGE_COUNT], empty[STAGE_COUNT];
   uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS];
+  uint64_t box_full[2][2]; /* for kernels that also read boxes */
   tile tiles[TILE_SLOTS];
 };
-static_assert(sizeof(product_shared) + 1024 <= PRODUCT_SHARED_BYTES, "alignment takes up to 1024 bytes");
 
-__device__ __forceinline__ product_shared *product_memory(char *memory) {
-  return (product_shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
+template <class SHARED> __device__ __forceinline__ SHARED *product_memory() {
+  static_assert(sizeof(SHARED) + 1024 <= PRODUCT_SHARED_BYTES, "alignment takes up to 1024 bytes");
+  extern __shared__ char memory[];
+  return (SHARED *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
 }
 
 /* A place in a ring of N, and the parity of the phase that its barrier is in. */
@@ -58,9 +63,9 @@ template <int N> struct ring_place {
 };
 
 /* By all threads. fillers: arrivals at a full stage; readers: warps that read published tiles. */
-__device__ __forceinline__ void product_start(product_shared *s, int fillers, int readers) {
+template <class SHARED> __device__ __forceinline__ void product_start(SHARED *s, int fillers, int readers) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; i++) {
+    for (int i = 0; i < SHARED::stages; i++) {
       mbarrier_init(&s->full[i], fillers);
       mbarrier_init(&s->empty[i], CONSUMER_WARPS);
     }
@@ -68,6 +73,7 @@ __device__ __forceinline__ void product_start(product_shared *s, int fillers, in
       mbarrier_init(&s->tile_full[i], 1);
       mbarrier_init(&s->tile_empty[i], readers);
     }
+    for (int i = 0; i < 4; i++) mbarrier_init(&s->box_full[i / 2][i % 2], 1);
     mbarrier_fence_init();
   }
   __syncthreads();
@@ -78,7 +84,7 @@ __device__ __forceinline__ void product_start(product_shared *s, int fillers, in
 /* The tile of that number, by a warp. group: where the last search ended; numbers rise. */
 __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
   const int lane = (int)threadIdx.x % 32, target = number / tiles.columns;
-  tile found = {0, 0, 0, 0};
+  tile found = {};
   if (target >= tiles.first_tile[tiles.groups]) return found;
   for (;;) {
     const int after = group + lane + 1;
@@ -101,7 +107,8 @@ __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number
   return found;
 }
 
-__device__ __forceinline__ void publish_tile(product_shared *s, const ring_place<TILE_SLOTS> &slot, const tile &t) {
+template <class SHARED>
+__device__ __forceinline__ void publish_tile(SHARED *s, const ring_place<TILE_SLOTS> &slot, const tile &t) {
   if (threadIdx.x % 32 == 0) {
     mbarrier_wait(&s->tile_empty[slot.at], slot.parity ^ 1);
     s->tiles[slot.at] = t;
@@ -110,7 +117,7 @@ __device__ __forceinline__ void publish_tile(product_shared *s, const ring_place
   __syncwarp();
 }
 
-__device__ __forceinline__ tile read_tile(product_shared *s, const ring_place<TILE_SLOTS> &slot) {
+template <class SHARED> __device__ __forceinline__ tile read_tile(SHARED *s, const ring_place<TILE_SLOTS> &slot) {
   mbarrier_wait(&s->tile_full[slot.at], slot.parity);
   const tile t = s->tiles[slot.at];
   __syncwarp();
@@ -120,38 +127,40 @@ __device__ __forceinline__ tile read_tile(product_shared *s, const ring_place<TI
 
 /* --- multiplication ---------------------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void empty_stage(product_shared *s, int stage) {
+template <class SHARED> __device__ __forceinline__ void empty_stage(SHARED *s, int stage) {
   if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->empty[stage]);
 }
 
 /* sums = the warpgroup's 64 rows of the tile. GATHERED: a's rows were written by cp.async, which the tensor cores see
  * behind a fence only. */
-template <int B_MAJOR, bool GATHERED>
-__device__ __forceinline__ void multiply_tile(product_shared *s, ring_place<STAGES> &stage, int half, int steps,
+template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED>
+__device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stages> &stage, int half, int steps,
                                               float (&sums)[128]) {
-  int before = 0;
+  if (steps == 0)
+#pragma unroll
+    for (int i = 0; i < 128; i++) sums[i] = 0.0f;
+#pragma unroll 1
   for (int step = 0; step < steps; step++) {
     mbarrier_wait(&s->full[stage.at], stage.parity);
     if (GATHERED) fence_async_shared();
-    const uint64_t a = wgmma_operand<K_MAJOR>(s->a[stage.at] + half * BOX_BYTES);
+    const uint64_t a = wgmma_operand<A_MAJOR>(s->a[stage.at] + half * BOX_BYTES);
     const uint64_t b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < PRODUCT_K / 16; k++)
-      wgmma_64x256x16<B_MAJOR>(sums, a + k * wgmma_step<K_MAJOR>, b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
+      wgmma_64x256x16<A_MAJOR, B_MAJOR>(sums, a + k * wgmma_step<A_MAJOR>, b + k * wgmma_step<B_MAJOR>,
+                                        step > 0 || k > 0);
     wgmma_commit();
-    wgmma_wait<1>();
-    if (step > 0) empty_stage(s, before);
-    before = stage.at;
+    wgmma_wait<0>(); /* the other warpgroup keeps the tensor cores busy meanwhile */
+    empty_stage(s, stage.at);
     stage.next();
   }
-  wgmma_wait<0>();
   wgmma_pin(sums);
-  if (steps > 0) empty_stage(s, before);
 }
 
 /* Passes over a tile whose rows of this warpgroup belong to nobody. */
-__device__ __forceinline__ void skip_tile(product_shared *s, ring_place<STAGES> &stage, int steps) {
+template <class SHARED>
+__device__ __forceinline__ void skip_tile(SHARED *s, ring_place<SHARED::stages> &stage, int steps) {
   for (int step = 0; step < steps; step++) {
     mbarrier_wait(&s->full[stage.at], stage.parity);
     empty_stage(s, stage.at);
@@ -161,33 +170,46 @@ __device__ __forceinline__ void skip_tile(product_shared *s, ring_place<STAGES> 
 
 /* --- output ------------------------------------------------------------------------------------------------------ */
 
+/* The place of a thread's part of a box's matrices: store_matrices and load_matrices take rows 16 warp + lane % 16, in
+ * turns of 8 columns. word[2 q + r] holds columns 8 q + 2 (lane % 4) + {0, 1} of row 16 warp + lane / 4 + 8 r, as the
+ * sums lie. */
+struct box_place {
+  uint32_t row, turn;
+  __device__ __forceinline__ box_place() {
+    const uint32_t lane = threadIdx.x % 32, at = threadIdx.x % WARPGROUP / 32 * 16 + lane % 16;
+    row = at * ROW_BYTES;
+    turn = (lane / 16) ^ (at & 7);
+  }
+  __device__ __forceinline__ uint32_t address(const char *box, int j) const {
+    return shared_address(box) + row + ((uint32_t)(2 * j) ^ turn) * 16;
+  }
+};
+
+__device__ __forceinline__ void put_box(char *box, const uint32_t (&word)[16]) {
+  const box_place place;
+#pragma unroll
+  for (int j = 0; j < 4; j++)
+    store_matrices(place.address(box, j), word[4 * j], word[4 * j + 1], word[4 * j + 2], word[4 * j + 3]);
+}
+
 /* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, two on their way at a time. */
-struct box_writer {
-  product_shared *s;
+template <class SHARED> struct box_writer {
+  SHARED *s;
   int half, turn;
 
-  /* word[2 q + r]: columns 8 q + 2 (lane % 4) + {0, 1} of row 16 warp + lane / 4 + 8 r, as the sums lie. */
   __device__ __forceinline__ void write(const uint32_t (&word)[16], const CUtensorMap *map, int x, int y, int z) {
-    const int thread = (int)threadIdx.x % WARPGROUP, lane = thread % 32, row = thread / 32 * 16 + lane % 16;
     char *box = s->box[half][turn];
-    if (thread == 0) tma_store_wait_read<1>();
+    const bool leads = threadIdx.x % WARPGROUP == 0;
+    if (leads) tma_store_wait_read<1>();
     named_barrier(1 + half, WARPGROUP);
-    const uint32_t start = shared_address(box) + (uint32_t)row * ROW_BYTES;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-      store_matrices(start + (uint32_t)((2 * j + lane / 16) ^ (row & 7)) * 16, word[4 * j], word[4 * j + 1],
-                     word[4 * j + 2], word[4 * j + 3]);
+    put_box(box, word);
     fence_async_shared();
     named_barrier(1 + half, WARPGROUP);
-    if (thread == 0) {
+    if (leads) {
       tma_store_3d(map, box, x, y, z);
       tma_store_commit();
     }
     turn ^= 1;
-  }
-
-  __device__ __forceinline__ void finish() {
-    if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
   }
 };
 

@@ -19,6 +19,14 @@ template <int REGISTERS> __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+/* Loads what store_matrices stores. */
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(address)
+               : "memory");
+}
+
 /* Stores four 8 x 8 matrices of 16-bit elements, the thread's part of each in one word; lanes 8 i to 8 i + 7 give the
  * addresses of the rows of matrix i. */
 __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

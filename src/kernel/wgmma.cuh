@@ -41,8 +41,8 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* d = a b + (adds ? d : 0), a 64 x 16 K-major, b 16 x 256. */
-template <int B_MAJOR>
+/* d = a b + (adds ? d : 0), a 64 x 16, b 16 x 256. */
+template <int A_MAJOR, int B_MAJOR>
 __device__ __forceinline__ void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, bool adds) {
   asm volatile("{\n"
                ".reg .pred adds;\n"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void wgmma_64x256x16(float (&d)[128], uint64_t a, uin
                "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
                "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
                "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-               "}, %128, %129, adds, 1, 1, 0, %131;\n"
+               "}, %128, %129, adds, 1, 1, %131, %132;\n"
                "}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
@@ -75,7 +75,7 @@ __device__ __forceinline__ void wgmma_64x256x16(float (&d)[128], uint64_t a, uin
                  "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]),
                  "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),
                  "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-               : "l"(a), "l"(b), "r"((int)adds), "n"(B_MAJOR));
+               : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));
 }
 
 #endif

@@ -9,8 +9,7 @@
 #include "base/context.h"
 #include "base/integer.h"
 #include "base/status.h"
-#include "gpu/tensor_map.h"
-#include "moe/kernels/params.h"
+#include "moe/gpu_parts.h"
 
 TIGON_IMAGE(moe_plan)
 TIGON_IMAGE(moe_rows)
@@ -21,12 +20,12 @@ static tigon_kernel count_kernel = TIGON_KERNEL(moe_plan, "moe_count");
 static tigon_kernel prefix_kernel = TIGON_KERNEL(moe_plan, "moe_prefix");
 static tigon_kernel segments_kernel = TIGON_KERNEL(moe_plan, "moe_segments");
 static tigon_kernel place_kernel = TIGON_KERNEL(moe_plan, "moe_place");
-static tigon_kernel scale_kernel = TIGON_KERNEL(moe_rows, "moe_scale");
+static tigon_kernel copy_kernel = TIGON_KERNEL(moe_rows, "moe_copy");
 static tigon_kernel combine_kernel = TIGON_KERNEL(moe_rows, "moe_combine");
 static tigon_kernel gate_up_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up"),
                                           TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up_transposed")};
-static tigon_kernel down_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_down"),
-                                       TIGON_KERNEL(moe_experts_sm90a, "moe_down_transposed")};
+static tigon_kernel rows_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_rows"),
+                                       TIGON_KERNEL(moe_experts_sm90a, "moe_rows_transposed")};
 
 enum {
   ELEMENT = 2, /* bytes */
@@ -34,7 +33,7 @@ enum {
   FEWEST_ROUTES = 32,
   PLAN_THREADS = 1024,
   ROW_THREADS = 256,
-  SCALE_BLOCKS = 8 /* a multiprocessor */
+  COPY_BLOCKS = 8 /* a multiprocessor */
 };
 
 /* --- checks and sizes -------------------------------------------------------------------------------------------- */
@@ -52,7 +51,8 @@ static void unsupported(tigon_checker *check, const char *name, const char *expe
 }
 
 static void check_bf16(tigon_checker *check, const char *name, const tigon_view *view) {
-  if (view->kind != TIGON_BF16) unsupported(check, name, "dtype bfloat16", "another", 0);
+  if (check->status == TIGON_OK && view->kind != TIGON_BF16)
+    check->status = tigon_fail(TIGON_UNSUPPORTED, check->op, name, "expected dtype bfloat16 on a CUDA device");
 }
 
 /* Rows and matrices begin at multiples of 16 bytes. */
@@ -64,26 +64,45 @@ static void check_strides(tigon_checker *check, const char *name, const tigon_vi
     unsupported(check, name, "16-byte alignment", "address %" PRIx64, (int64_t)(uintptr_t)view->data);
 }
 
-void tigon_moe_gpu_check(tigon_checker *check, const tigon_moe_problem *p, const tigon_view *out, bool packed) {
-  const struct {
-    const char *name;
-    const tigon_view *view;
-  } all[] = {{"x", &p->x},
-             {packed ? "gate_up" : "gate", &p->gate},
-             {packed ? "gate_up" : "up", &p->up},
-             {"down", &p->down},
-             {"out", out}};
-  if (check->status != TIGON_OK) return;
-  for (int i = 0; i < 5; i++) check_bf16(check, all[i].name, all[i].view);
+typedef struct named_view {
+  const char *name;
+  const tigon_view *view;
+} named_view;
+
+static void check_all(tigon_checker *check, const named_view *all, int count, bool may_be_wide) {
+  for (int i = 0; i < count; i++) {
+    if (!tigon_present(all[i].view)) continue;
+    if (!may_be_wide || all[i].view->kind != TIGON_F32) check_bf16(check, all[i].name, all[i].view);
+    check_strides(check, all[i].name, all[i].view);
+  }
+}
+
+static void check_inputs(tigon_checker *check, const tigon_moe_problem *p, bool packed) {
+  const char *const gate = packed ? "gate_up" : "gate";
+  const named_view all[] = {{"x", &p->x}, {gate, &p->gate}, {packed ? "gate_up" : "up", &p->up}, {"down", &p->down}};
   if (p->width % VECTOR) unsupported(check, "x", "a width (D) that is a multiple of 8", "%" PRId64, p->width);
-  if (p->inner % VECTOR)
-    unsupported(check, all[1].name, "an inner width (I) that is a multiple of 8", "%" PRId64, p->inner);
-  for (int i = 0; i < 5; i++) check_strides(check, all[i].name, all[i].view);
+  if (p->inner % VECTOR) unsupported(check, gate, "an inner width (I) that is a multiple of 8", "%" PRId64, p->inner);
+  check_all(check, all, 4, false);
   const int64_t columns = tigon_ceil_div(p->inner, PRODUCT_N / 2) + tigon_ceil_div(p->width, PRODUCT_N);
   int64_t tiles;
   if (routes_of(p) > INT32_MAX / 2 || padded_rows(p) > INT32_MAX / 2 ||
       __builtin_mul_overflow(padded_rows(p) / MOE_ALIGN, columns, &tiles) || tiles > INT32_MAX / 2)
     unsupported(check, "x", "fewer tiles of rows", "%" PRId64 " tokens", p->tokens);
+}
+
+void tigon_moe_gpu_check(tigon_checker *check, const tigon_moe_problem *p, const tigon_view *out, bool packed) {
+  check_inputs(check, p, packed);
+  check_all(check, &(named_view){"out", out}, 1, false);
+}
+
+void tigon_moe_gpu_check_backward(tigon_checker *check, const tigon_moe_problem *p, const tigon_moe_gradients *g,
+                                  bool packed) {
+  const named_view rows[] = {{"dout", &g->dout}, {"dx", &g->dx}};
+  const named_view weights[] = {
+      {packed ? "d_gate_up" : "d_gate", &g->d_gate}, {packed ? "d_gate_up" : "d_up", &g->d_up}, {"d_down", &g->d_down}};
+  check_inputs(check, p, packed);
+  check_all(check, rows, 2, false);
+  check_all(check, weights, 3, true);
 }
 
 uint64_t tigon_moe_gpu_saved(const tigon_moe_problem *p) {
@@ -94,7 +113,11 @@ static int64_t chunks_at_most(const tigon_moe_problem *p) {
   return tigon_smaller(tigon_ceil_div(routes_of(p), FEWEST_ROUTES), MOE_MOST_CHUNKS);
 }
 
-void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
+static void *take_rows(tigon_arena *arena, const tigon_moe_problem *p, int64_t width) {
+  return tigon_arena_take(arena, (uint64_t)(padded_rows(p) * width * ELEMENT));
+}
+
+static void take_plan(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
   const uint64_t rows = (uint64_t)padded_rows(p), experts = (uint64_t)p->experts, chunks = (uint64_t)chunks_at_most(p);
   const uint64_t number = sizeof(int32_t);
   b->counts = tigon_arena_take(arena, chunks * experts * number);
@@ -102,14 +125,32 @@ void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_mo
   b->first_bad = tigon_arena_take(arena, chunks * number);
   b->first_row = tigon_arena_take(arena, (experts + 1) * number);
   b->first_tile = tigon_arena_take(arena, (experts + 1) * number);
-  b->next = tigon_arena_take(arena, 2 * number);
+  b->next = tigon_arena_take(arena, MOE_COUNTERS * number);
   b->end = tigon_arena_take(arena, 2 * number);
   b->row_token = tigon_arena_take(arena, rows * number);
   b->row_of = tigon_arena_take(arena, (uint64_t)routes_of(p) * number);
   b->row_choice = tigon_arena_take(arena, rows);
-  if (p->on_input) b->x = tigon_arena_take(arena, rows * (uint64_t)p->width * ELEMENT);
-  b->a = tigon_arena_take(arena, rows * (uint64_t)p->inner * ELEMENT);
-  b->y = tigon_arena_take(arena, rows * (uint64_t)p->width * ELEMENT);
+}
+
+void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
+  take_plan(p, arena, b);
+  if (p->on_input) b->x = take_rows(arena, p, p->width);
+  b->a = take_rows(arena, p, p->inner);
+  b->y = take_rows(arena, p, p->width);
+}
+
+void tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gradients *g, tigon_arena *arena,
+                                 tigon_moe_gpu_blocks *b) {
+  const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
+  const int64_t columns = tigon_ceil_div(p->inner, PRODUCT_N);
+  take_plan(p, arena, b);
+  if (!b->h) b->h = take_rows(arena, p, 2 * p->inner);
+  b->dh = take_rows(arena, p, 2 * p->inner);
+  b->a = take_rows(arena, p, p->inner);
+  if (want_x || (p->on_input && !b->h_ready)) b->x = take_rows(arena, p, p->width);
+  if (tigon_present(&g->d_down) || tigon_moe_wants_dx_rows(p, g)) b->y = take_rows(arena, p, p->width);
+  if (tigon_present(&g->d_weights) && !p->on_input)
+    b->dots = tigon_arena_take(arena, (uint64_t)(padded_rows(p) * columns) * sizeof(float));
 }
 
 /* --- the plan ---------------------------------------------------------------------------------------------------- */
@@ -121,8 +162,8 @@ static tigon_record event(tigon_status code, const char *op, const char *argumen
   return record;
 }
 
-static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
-                         const tigon_moe_gpu_blocks *b) {
+tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
+                                const tigon_moe_gpu_blocks *b) {
   const int64_t routes = routes_of(p), share = tigon_ceil_div(routes, MOE_MOST_CHUNKS);
   const int64_t chunk = tigon_round_up(share, FEWEST_ROUTES), chunks = tigon_ceil_div(routes, chunk);
   const bool limited = p->rows < routes;
@@ -148,10 +189,10 @@ static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, con
                             .record = exec->context ? exec->context->record : NULL,
                             .bad = event(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
                             .full = event(TIGON_WORKSPACE, call->op, "row_limit")};
-  const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS};
-  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS};
+  const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS, .overlaps = true};
+  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS, .overlaps = true};
   const tigon_grid each = {
-      .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t))};
+      .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t)), .overlaps = true};
   tigon_status status = limited ? tigon_gpu_launch(call, &limit_kernel, one, &params) : TIGON_OK;
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &count_kernel, each, &params);
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &prefix_kernel, prefix, &params);
@@ -162,111 +203,127 @@ static tigon_status plan(const tigon_gpu_call *call, const tigon_exec *exec, con
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* Sorted rows of `parts` times `width` elements. */
-static tigon_tensor_map rows_map(const char *data, int64_t rows, int64_t parts, int64_t width, int box_rows) {
+tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data, int64_t parts, int64_t width,
+                                    int box_rows) {
   return (tigon_tensor_map){
-      .data = data, .extent = {width, parts, rows}, .stride = {width, parts * width}, .box = {1, box_rows}};
+      .data = data, .extent = {width, parts, padded_rows(p)}, .stride = {width, parts * width}, .box = {1, box_rows}};
 }
 
-/* All experts' matrices: boxes of 128 columns of the product by 64 of its depth. */
-static tigon_tensor_map weights_map(const tigon_view *weights, bool transposed) {
+tigon_tensor_map tigon_moe_weights_map(const tigon_view *weights, bool k_major) {
   return (tigon_tensor_map){.data = weights->data,
                             .extent = {weights->shape[2], weights->shape[1], weights->shape[0]},
                             .stride = {weights->stride[1], weights->stride[0]},
-                            .box = {transposed ? PRODUCT_K : PRODUCT_N / 2, 1}};
+                            .box = {k_major ? PRODUCT_N / 2 : PRODUCT_K, 1}};
 }
 
-static tigon_status make_map(const tigon_gpu_call *call, const char *name, tigon_tensor_map from, CUtensorMap *map) {
-  return tigon_tensor_map_make(call, name, &from, map);
-}
-
-static product_tiles tiles_of(const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b, int which, int64_t width,
-                              int tile_width) {
+product_tiles tigon_moe_gpu_tiles(const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b, int counter, int64_t width,
+                                  int tile_width) {
   return (product_tiles){.first_row = b->first_row,
                          .first_tile = b->first_tile,
-                         .next = b->next + which,
+                         .next = b->next + counter,
                          .groups = (int32_t)p->experts,
                          .columns = (int32_t)tigon_ceil_div(width, tile_width)};
 }
 
-static tigon_grid product_grid(const tigon_gpu_call *call) {
-  return (tigon_grid){
-      .blocks = call->device->multiprocessors, .threads = PRODUCT_THREADS, .shared_bytes = PRODUCT_SHARED_BYTES};
+tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, void *params) {
+  const tigon_grid grid = {.blocks = call->device->multiprocessors,
+                           .threads = PRODUCT_THREADS,
+                           .shared_bytes = PRODUCT_SHARED_BYTES,
+                           .overlaps = true};
+  return tigon_gpu_launch(call, kernel, grid, params);
 }
 
-static tigon_status gate_up(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b) {
-  const int64_t rows = padded_rows(p);
-  moe_product_params params = {.tiles = tiles_of(p, b, 0, p->inner, PRODUCT_N / 2),
-                               .x = b->x ? b->x : p->x.data,
-                               .x_row_bytes = (b->x ? p->width : p->x.stride[0]) * ELEMENT,
-                               .row_token = b->x ? NULL : b->row_token,
+tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                   const tigon_moe_gpu_blocks *b) {
+  moe_product_params params = {.tiles = tigon_moe_gpu_tiles(p, b, MOE_COUNT_GATE_UP, p->inner, PRODUCT_N / 2),
+                               .x = p->on_input ? b->x : p->x.data,
+                               .x_row_bytes = (p->on_input ? p->width : p->x.stride[0]) * ELEMENT,
+                               .row_token = p->on_input ? NULL : b->row_token,
                                .depth = (int32_t)p->width,
+                               .parts = 1,
                                .width = (int32_t)p->inner,
                                .keeps_h = b->h != NULL};
-  tigon_status status = make_map(call, "gate", weights_map(&p->gate, p->transposed), &params.b[0]);
-  if (status == TIGON_OK) status = make_map(call, "up", weights_map(&p->up, p->transposed), &params.b[1]);
-  if (status == TIGON_OK) status = make_map(call, "exec.workspace", rows_map(b->a, rows, 1, p->inner, 64), &params.out);
-  if (status == TIGON_OK && b->h) status = make_map(call, "saved", rows_map(b->h, rows, 2, p->inner, 64), &params.h);
-  if (status != TIGON_OK) return status;
-  return tigon_gpu_launch(call, &gate_up_kernels[p->transposed], product_grid(call), &params);
+  tigon_tensor_map maps[] = {
+      tigon_moe_weights_map(&p->gate, !p->transposed), tigon_moe_weights_map(&p->up, !p->transposed),
+      tigon_moe_rows_map(p, b->a, 1, p->inner, 64), tigon_moe_rows_map(p, b->h, 2, p->inner, 64)};
+  CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.out, &params.h};
+  const char *const names[] = {"gate", "up", "exec.workspace", "saved"};
+  const tigon_status status = tigon_moe_gpu_maps(call, b->h ? 4 : 3, names, maps, to);
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &gate_up_kernels[p->transposed], &params) : status;
 }
 
+tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const char *const *names,
+                                const tigon_tensor_map *maps, CUtensorMap *const *to) {
+  tigon_status status = TIGON_OK;
+  for (int i = 0; i < count && status == TIGON_OK; i++) status = tigon_tensor_map_make(call, names[i], &maps[i], to[i]);
+  return status;
+}
+
+/* y = a down^T */
 static tigon_status down(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b) {
-  const int64_t rows = padded_rows(p);
-  moe_product_params params = {
-      .tiles = tiles_of(p, b, 1, p->width, PRODUCT_N), .depth = (int32_t)p->inner, .width = (int32_t)p->width};
-  tigon_status status = make_map(call, "down", weights_map(&p->down, p->transposed), &params.b[0]);
-  if (status == TIGON_OK)
-    status = make_map(call, "exec.workspace", rows_map(b->a, rows, 1, p->inner, PRODUCT_M), &params.a);
-  if (status == TIGON_OK) status = make_map(call, "exec.workspace", rows_map(b->y, rows, 1, p->width, 64), &params.out);
-  if (status != TIGON_OK) return status;
-  params.b[1] = params.b[0];
-  return tigon_gpu_launch(call, &down_kernels[p->transposed], product_grid(call), &params);
+  moe_product_params params = {.tiles = tigon_moe_gpu_tiles(p, b, MOE_COUNT_ROWS, p->width, PRODUCT_N),
+                               .depth = (int32_t)p->inner,
+                               .parts = 1,
+                               .width = (int32_t)p->width};
+  const tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->down, !p->transposed),
+                                   tigon_moe_rows_map(p, b->a, 1, p->inner, PRODUCT_M),
+                                   tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+  CUtensorMap *const to[] = {&params.b[0], &params.a, &params.out};
+  const char *const names[] = {"down", "exec.workspace", "exec.workspace"};
+  const tigon_status status = tigon_moe_gpu_maps(call, 3, names, maps, to);
+  return status == TIGON_OK ? tigon_moe_gpu_rows(call, p->transposed, &params) : status;
+}
+
+tigon_status tigon_moe_gpu_rows(const tigon_gpu_call *call, bool mn_major, moe_product_params *params) {
+  return tigon_moe_gpu_product(call, &rows_kernels[mn_major], params);
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
 
-static int row_threads(int64_t width) {
+static tigon_grid row_grid(int64_t blocks, int64_t width) {
   const int64_t threads = tigon_round_up(width / VECTOR, 32);
-  return threads < 32 ? 32 : threads > ROW_THREADS ? ROW_THREADS : (int)threads;
+  return (tigon_grid){
+      .blocks = blocks, .threads = (int)tigon_smaller(threads < 32 ? 32 : threads, ROW_THREADS), .overlaps = true};
 }
 
-static tigon_status scale(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b) {
-  moe_scale_params params = {.x = p->x.data,
-                             .weights = p->weights.data,
-                             .x_row_bytes = p->x.stride[0] * ELEMENT,
-                             .weight_row_bytes = p->weights.stride[0] * tigon_kind_bytes(p->weights.kind),
-                             .weight_kind = (int32_t)p->weights.kind,
-                             .width = (int32_t)p->width,
-                             .row_token = b->row_token,
-                             .last_row = b->first_row + p->experts,
-                             .row_choice = b->row_choice,
-                             .scaled = b->x};
-  const int64_t blocks = tigon_smaller(padded_rows(p), (int64_t)SCALE_BLOCKS * call->device->multiprocessors);
-  return tigon_gpu_launch(call, &scale_kernel, (tigon_grid){.blocks = blocks, .threads = row_threads(p->width)},
-                          &params);
+static int64_t weight_row_bytes(const tigon_moe_problem *p) {
+  return p->weights.stride[0] * tigon_kind_bytes(p->weights.kind);
 }
 
-static tigon_status combine(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
-                            const tigon_view *out) {
+tigon_status tigon_moe_gpu_copy(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
+                                const tigon_view *from, bool weighted, char *to) {
+  moe_copy_params params = {.x = from->data,
+                            .weights = weighted ? p->weights.data : NULL,
+                            .x_row_bytes = from->stride[0] * ELEMENT,
+                            .weight_row_bytes = weight_row_bytes(p),
+                            .weight_kind = (int32_t)p->weights.kind,
+                            .width = (int32_t)p->width,
+                            .row_token = b->row_token,
+                            .last_row = b->first_row + p->experts,
+                            .row_choice = b->row_choice,
+                            .sorted = to};
+  const int64_t blocks = tigon_smaller(padded_rows(p), (int64_t)COPY_BLOCKS * call->device->multiprocessors);
+  return tigon_gpu_launch(call, &copy_kernel, row_grid(blocks, p->width), &params);
+}
+
+tigon_status tigon_moe_gpu_combine(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                   const tigon_moe_gpu_blocks *b, bool weighted, const tigon_view *out) {
   moe_combine_params params = {.y = b->y,
-                               .weights = p->weights.data,
+                               .weights = weighted ? p->weights.data : NULL,
                                .row_of = b->row_of,
                                .out = out->data,
                                .y_row_bytes = p->width * ELEMENT,
-                               .weight_row_bytes = p->weights.stride[0] * tigon_kind_bytes(p->weights.kind),
+                               .weight_row_bytes = weight_row_bytes(p),
                                .out_row_bytes = out->stride[0] * ELEMENT,
                                .weight_kind = (int32_t)p->weights.kind,
                                .choices = (int32_t)p->choices,
-                               .width = (int32_t)p->width,
-                               .unweighted = p->on_input};
-  return tigon_gpu_launch(call, &combine_kernel, (tigon_grid){.blocks = p->tokens, .threads = row_threads(p->width)},
-                          &params);
+                               .width = (int32_t)p->width};
+  return tigon_gpu_launch(call, &combine_kernel, row_grid(p->tokens, p->width), &params);
 }
 
 /* --- entry points ------------------------------------------------------------------------------------------------ */
 
-static tigon_status begin(const char *op, const tigon_exec *exec, tigon_gpu_call *call) {
+tigon_status tigon_moe_gpu_begin(const char *op, const tigon_exec *exec, tigon_gpu_call *call) {
   const tigon_status status = tigon_gpu_begin(op, exec, call);
   if (status != TIGON_OK || call->device->major == 9) return status;
   return tigon_gpu_end(call, tigon_fail(TIGON_UNSUPPORTED, op, "exec.device",
@@ -274,24 +331,41 @@ static tigon_status begin(const char *op, const tigon_exec *exec, tigon_gpu_call
                                         call->device->major, call->device->minor));
 }
 
-tigon_status tigon_moe_gpu_clear(const char *op, const tigon_exec *exec, const tigon_view *out) {
+static CUresult clear_matrix(const tigon_gpu_call *call, char *data, const tigon_view *view, int rows_axis) {
+  const int64_t bytes = tigon_kind_bytes(view->kind);
+  return call->driver->cuMemsetD2D8Async((CUdeviceptr)data, (size_t)(view->stride[rows_axis] * bytes), 0,
+                                         (size_t)(view->shape[rows_axis + 1] * bytes), (size_t)view->shape[rows_axis],
+                                         call->stream);
+}
+
+static tigon_status clear(const tigon_gpu_call *call, const tigon_view *view) {
+  if (!tigon_present(view) || tigon_elements(view) == 0) return TIGON_OK;
+  CUresult result = CUDA_SUCCESS;
+  if (view->ndim == 2) result = clear_matrix(call, view->data, view, 0);
+  for (int64_t e = 0; view->ndim == 3 && e < view->shape[0] && result == CUDA_SUCCESS; e++)
+    result = clear_matrix(call, tigon_at(view, e), view, 1);
+  return result == CUDA_SUCCESS ? TIGON_OK : tigon_driver_fail(call->driver, call->op, "cuMemsetD2D8Async", result);
+}
+
+tigon_status tigon_moe_gpu_clear(const char *op, const tigon_exec *exec, const tigon_moe_gradients *g) {
   tigon_gpu_call call;
-  const tigon_status status = begin(op, exec, &call);
+  tigon_status status = tigon_moe_gpu_begin(op, exec, &call);
   if (status != TIGON_OK) return status;
-  if (tigon_elements(out) == 0) return tigon_gpu_end(&call, TIGON_OK);
-  const tigon_moe_problem nothing = {.tokens = out->shape[0], .width = out->shape[1]};
-  return tigon_gpu_end(&call, combine(&call, &nothing, &(tigon_moe_gpu_blocks){0}, out));
+  const tigon_view *const rows[] = {&g->dx, &g->d_weights}, *const weights[] = {&g->d_gate, &g->d_up, &g->d_down};
+  for (int i = 0; i < 2 && status == TIGON_OK; i++) status = clear(&call, rows[i]);
+  for (int i = 0; i < 3 && status == TIGON_OK && !g->accumulate; i++) status = clear(&call, weights[i]);
+  return tigon_gpu_end(&call, status);
 }
 
 tigon_status tigon_moe_gpu_forward(const char *op, const tigon_exec *exec, const tigon_moe_problem *p,
                                    const tigon_moe_gpu_blocks *b, const tigon_view *out) {
   tigon_gpu_call call;
-  tigon_status status = begin(op, exec, &call);
+  tigon_status status = tigon_moe_gpu_begin(op, exec, &call);
   if (status != TIGON_OK) return status;
-  status = plan(&call, exec, p, b);
-  if (status == TIGON_OK && p->on_input) status = scale(&call, p, b);
-  if (status == TIGON_OK) status = gate_up(&call, p, b);
+  status = tigon_moe_gpu_plan(&call, exec, p, b);
+  if (status == TIGON_OK && p->on_input) status = tigon_moe_gpu_copy(&call, p, b, &p->x, true, b->x);
+  if (status == TIGON_OK) status = tigon_moe_gpu_gate_up(&call, p, b);
   if (status == TIGON_OK) status = down(&call, p, b);
-  if (status == TIGON_OK) status = combine(&call, p, b, out);
+  if (status == TIGON_OK) status = tigon_moe_gpu_combine(&call, p, b, !p->on_input, out);
   return tigon_gpu_end(&call, status);
 }

@@ -1,4 +1,4 @@
-/* The expert MLP on CUDA devices (gpu.c), between moe.c's checks and the kernels. */
+/* The expert MLP on CUDA devices (gpu.c, gpu_backward.c), between moe.c's checks and the kernels. */
 #ifndef TIGON_MOE_GPU_H
 #define TIGON_MOE_GPU_H
 
@@ -6,28 +6,37 @@
 #include "moe/backend.h"
 
 typedef struct tigon_moe_gpu_blocks {
-  int32_t *counts, *totals, *first_bad, *first_row, *first_tile, *next, *end; /* the plan's scratch: kernels/params.h */
+  int32_t *counts, *totals, *first_bad, *first_row, *first_tile, *next, *end; /* the plan's: kernels/params.h */
   int32_t *row_token, *row_of;
   uint8_t *row_choice;
-  char *x; /* (rows, D) s x; with on_input only */
-  char *h; /* (rows, 2I) the saved block; NULL: not kept */
-  char *a; /* (rows, I) */
-  char *y; /* (rows, D) */
+  char *x;      /* (rows, D) x, or s x with on_input; where it is needed in sorted order */
+  char *h;      /* (rows, 2I) the saved block; in forward NULL: not kept */
+  char *a;      /* (rows, I); in backward weighted by s, unless x is */
+  char *y;      /* (rows, D); in backward dout, later the rows of dx */
+  bool h_ready; /* backward: h holds g and u */
+  char *dh;     /* (rows, 2I) backward */
+  float *dots;  /* (columns of tiles, rows) backward: parts of d_topk_weights */
 } tigon_moe_gpu_blocks;
 
 /* What these kernels need beyond the rules of the header: bf16, widths and strides that bulk copies take. */
 void tigon_moe_gpu_check(tigon_checker *check, const tigon_moe_problem *p, const tigon_view *out, bool packed);
+void tigon_moe_gpu_check_backward(tigon_checker *check, const tigon_moe_problem *p, const tigon_moe_gradients *g,
+                                  bool packed);
 
 /* Bytes of the saved block: rows are padded. */
 uint64_t tigon_moe_gpu_saved(const tigon_moe_problem *p);
 
-/* Places the blocks of forward, but for h. */
+/* Places the blocks, but for h where it is set already. */
 void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b);
+void tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gradients *g, tigon_arena *arena,
+                                 tigon_moe_gpu_blocks *b);
 
 tigon_status tigon_moe_gpu_forward(const char *op, const tigon_exec *exec, const tigon_moe_problem *p,
                                    const tigon_moe_gpu_blocks *b, const tigon_view *out);
+tigon_status tigon_moe_gpu_backward(const char *op, const tigon_exec *exec, const tigon_moe_problem *p,
+                                    const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g);
 
-/* out = 0 */
-tigon_status tigon_moe_gpu_clear(const char *op, const tigon_exec *exec, const tigon_view *out);
+/* All gradients become 0, weight gradients unless they accumulate. */
+tigon_status tigon_moe_gpu_clear(const char *op, const tigon_exec *exec, const tigon_moe_gradients *g);
 
 #endif

@@ -203,7 +203,7 @@ static uint64_t forward_bytes(const forward *f) {
 
 #if defined(TIGON_HAVE_CUDA)
 static tigon_status run_on_cuda(const forward *f) {
-  if (is_trivial(&f->p)) return tigon_moe_gpu_clear(forward_op, &f->exec, &f->out);
+  if (is_trivial(&f->p)) return tigon_moe_gpu_clear(forward_op, &f->exec, &(tigon_moe_gradients){.dx = f->out});
   tigon_arena arena = {.base = f->exec.workspace};
   tigon_moe_gpu_blocks blocks = {.h = f->args.saved};
   tigon_moe_gpu_take(&f->p, &arena, &blocks);
@@ -231,7 +231,7 @@ static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args
   check_saved(&check, p, a->saved, a->saved_bytes);
   tigon_check_alone(&check, a->team, "expert_begin", a->expert_begin);
 #if defined(TIGON_HAVE_CUDA)
-  if (on_cuda(f->exec.device)) tigon_moe_gpu_check(&check, p, &f->out, a->gate_up != NULL);
+  if (check.status == TIGON_OK && on_cuda(f->exec.device)) tigon_moe_gpu_check(&check, p, &f->out, a->gate_up != NULL);
 #endif
   if (check.status != TIGON_OK) return check.status;
   f->workspace_bytes = forward_bytes(f);
@@ -365,13 +365,46 @@ static void check_backward_apart(tigon_checker *check, const backward *f) {
     for (int j = i + 1; j < ALL; j++) tigon_check_apart(check, all[i].name, all[i].view, all[j].name, all[j].view);
 }
 
+#if defined(TIGON_HAVE_CUDA)
+static bool wants_nothing(const backward *f) {
+  const tigon_moe_gradients *g = &f->g;
+  return is_trivial(&f->p) || !(tigon_present(&g->dx) || tigon_present(&g->d_weights) || tigon_present(&g->d_gate) ||
+                                tigon_present(&g->d_up) || tigon_present(&g->d_down));
+}
+
+static tigon_moe_gpu_blocks take_on_cuda(const backward *f, tigon_arena *arena) {
+  tigon_moe_gpu_blocks blocks = {.h = (char *)(uintptr_t)f->args.saved, .h_ready = f->args.saved != NULL};
+  tigon_moe_gpu_take_backward(&f->p, &f->g, arena, &blocks);
+  return blocks;
+}
+
+static tigon_status run_backward_on_cuda(const backward *f) {
+  if (wants_nothing(f)) return tigon_moe_gpu_clear(backward_op, &f->exec, &f->g);
+  tigon_arena arena = {.base = f->exec.workspace};
+  const tigon_moe_gpu_blocks blocks = take_on_cuda(f, &arena);
+  return tigon_moe_gpu_backward(backward_op, &f->exec, &f->p, &blocks, &f->g);
+}
+#endif
+
+static uint64_t backward_bytes(const backward *f) {
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f->exec.device)) {
+    tigon_arena arena = {0};
+    if (!wants_nothing(f)) (void)take_on_cuda(f, &arena);
+    return arena.used;
+  }
+#endif
+  tigon_moe_blocks counted;
+  return take_backward(f, NULL, &counted);
+}
+
 static tigon_status prepare_backward(const tigon_exec *exec, const tigon_moe_backward_args *args, bool query,
                                      backward *f) {
-  tigon_status status = tigon_exec_load(backward_op, exec, TIGON_ON_CPU, &f->exec);
+  tigon_status status = tigon_exec_load(backward_op, exec, TIGON_ON_CPU | TIGON_ON_CUDA, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(backward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_backward_args *a = &f->args;
-  tigon_checker check = {.op = backward_op, .query = query};
+  tigon_checker check = {.op = backward_op, .query = query, .device = f->exec.device};
   const input_arguments in = {a->x,    a->topk_ids,      a->topk_weights,     a->gate,     a->up, a->gate_up,
                               a->down, a->weight_layout, a->weights_on_input, a->row_limit};
   f->p = check_inputs(&check, &in);
@@ -379,9 +412,12 @@ static tigon_status prepare_backward(const tigon_exec *exec, const tigon_moe_bac
   if (check.status == TIGON_OK) check_backward_apart(&check, f);
   check_saved(&check, &f->p, a->saved, a->saved_bytes);
   tigon_check_alone(&check, a->team, "expert_begin", a->expert_begin);
+#if defined(TIGON_HAVE_CUDA)
+  if (check.status == TIGON_OK && on_cuda(f->exec.device))
+    tigon_moe_gpu_check_backward(&check, &f->p, &f->g, a->gate_up != NULL);
+#endif
   if (check.status != TIGON_OK) return check.status;
-  tigon_moe_blocks counted;
-  f->workspace_bytes = take_backward(f, NULL, &counted);
+  f->workspace_bytes = backward_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(backward_op, &f->exec, f->workspace_bytes);
 }
 
@@ -396,6 +432,9 @@ tigon_status tigon_moe_backward(const tigon_exec *exec, const tigon_moe_backward
   backward f;
   const tigon_status status = prepare_backward(exec, args, false, &f);
   if (status != TIGON_OK) return status;
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f.exec.device)) return run_backward_on_cuda(&f);
+#endif
   prepare_routing(&f.exec, backward_op, &f.p);
   if (f.workspace_bytes == 0) {
     tigon_moe_no_gradients(&f.g);

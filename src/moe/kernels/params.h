@@ -10,6 +10,9 @@
 /* Segments of sorted rows begin at multiples of this. */
 enum { MOE_ALIGN = 64 };
 
+/* Of tiles that were handed out: one for each product of a call. */
+enum { MOE_COUNT_GATE_UP, MOE_COUNT_ROWS, MOE_COUNT_ACTIVATION, MOE_COUNTERS };
+
 /* Of routes, each the work of a warp; a multiple of 32. */
 enum { MOE_MOST_CHUNKS = 256 };
 
@@ -27,7 +30,7 @@ typedef struct moe_plan_params {
   int32_t *first_bad;     /* (chunks) first route with an id past the experts, or routes */
   int32_t *first_row;     /* (E + 1) */
   int32_t *first_tile;    /* (E + 1) */
-  int32_t *next;          /* (2) the products' counters */
+  int32_t *next;          /* (MOE_COUNTERS) */
   int32_t *row_token;     /* (rows) -1 in padding */
   uint8_t *row_choice;    /* (rows) */
   int32_t *row_of;        /* (T, k) -1: skipped */
@@ -35,38 +38,73 @@ typedef struct moe_plan_params {
   tigon_record bad, full; /* what would be recorded, but for index and value */
 } moe_plan_params;
 
-/* x' = s x, rounded, in sorted rows. */
-typedef struct moe_scale_params {
-  const char *x, *weights;
+/* Sorted rows: x, or s x rounded; padding is 0. */
+typedef struct moe_copy_params {
+  const char *x, *weights; /* weights NULL: x itself */
   int64_t x_row_bytes, weight_row_bytes;
   int32_t weight_kind, width;          /* width: a multiple of 8 */
   const int32_t *row_token, *last_row; /* last_row: the number of rows */
   const uint8_t *row_choice;
-  char *scaled;
-} moe_scale_params;
+  char *sorted;
+} moe_copy_params;
 
-/* h = x gate^T, x up^T and a = silu(g) u; or y = a down^T. */
+/* h = x gate^T, x up^T and a = silu(g) u; or sorted rows by weights. */
 typedef struct moe_product_params {
-  CUtensorMap a;      /* (rows, 1, K); unused where rows are gathered */
-  CUtensorMap b[2];   /* the weights of the first and second 128 columns of a tile */
+  CUtensorMap a;      /* (rows, parts, K); unused where rows are gathered */
+  CUtensorMap b[2];   /* gate and up; or the weights of each part */
   CUtensorMap out, h; /* (rows, 1, width); h (rows, 2, I) */
   product_tiles tiles;
   const char *x;
   int64_t x_row_bytes;
   const int32_t *row_token; /* of x; NULL: x has sorted rows */
   int32_t depth;            /* K, a multiple of 8 */
+  int32_t parts;            /* of the depth */
   int32_t width;            /* columns of the output */
   int32_t keeps_h;
 } moe_product_params;
 
+typedef struct moe_activation_params {
+  CUtensorMap down;
+  CUtensorMap h, dh;    /* (rows, 2, I) */
+  CUtensorMap weighted; /* (rows, 1, I) s a */
+  product_tiles tiles;
+  const char *dout, *weights; /* weights NULL: s = 1 */
+  int64_t dout_row_bytes, weight_row_bytes, rows;
+  const int32_t *row_token;
+  const uint8_t *row_choice;
+  float *dots; /* (columns, rows) parts of <da', a>; NULL: not wanted */
+  int32_t weight_kind, depth, width;
+} moe_activation_params;
+
+/* Weight gradients (E, m, n) of one or two parts: a^T b, with a (rows, parts, m) and b (rows, parts, n). */
+typedef struct moe_weights_params {
+  CUtensorMap a, b, out[2];
+  void *wide[2];                /* fp32 gradients; NULL: bf16, by `out` */
+  int64_t wide_group, wide_row; /* strides in elements */
+  const int32_t *first_row;
+  int32_t groups, parts, m, n, tiles_m, tiles_n;
+  int32_t a_parts, b_parts; /* 1: that operand has a part for each */
+  int32_t accumulates;
+} moe_weights_params;
+
+/* d_topk_weights of each route: the sum of its row's dots; or <its row of dx, x>. */
+typedef struct moe_dots_params {
+  const float *dots;  /* (columns, rows) */
+  const char *dx, *x; /* sorted rows, and tokens; where dots is NULL */
+  int64_t rows, x_row_bytes, out_row_bytes;
+  const int32_t *row_of;
+  char *out;
+  int32_t columns, choices, width, out_kind;
+  int64_t routes;
+} moe_dots_params;
+
 /* out_t = sum of s y over the routes of a token */
 typedef struct moe_combine_params {
-  const char *y, *weights;
+  const char *y, *weights; /* weights NULL: s = 1 */
   const int32_t *row_of;
   char *out;
   int64_t y_row_bytes, weight_row_bytes, out_row_bytes;
   int32_t weight_kind, choices, width;
-  int32_t unweighted; /* the weights have been at the input */
 } moe_combine_params;
 
 #endif

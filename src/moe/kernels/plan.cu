@@ -3,20 +3,21 @@
  * says, with no look at the data from the host. The routes are cut into chunks, each a warp's work: chunks are counted,
  * the counts become places, and chunks are placed. Nothing depends on the order in which they run.
  */
+#include "kernel/launch.cuh"
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
 
-enum { SEGMENT_THREADS = 1024, PREFIX_PARTS = 32 };
+enum { SEGMENT_THREADS = 1024, PREFIX_PARTS = 32, BATCH = 8, BAD_ID = -2 };
 
 __device__ __forceinline__ int64_t id_of(const moe_plan_params &p, int route) {
   const int64_t at = (int64_t)(route / p.choices) * p.id_stride + route % p.choices;
   return p.wide ? ((const int64_t *)p.ids)[at] : ((const int32_t *)p.ids)[at];
 }
 
-/* The expert of a route before `end`, or -1. */
+/* The expert of a route before `end`; less than 0 where it is skipped, BAD_ID for an id past the experts. */
 __device__ __forceinline__ int expert_of(const moe_plan_params &p, int route, int end) {
   const int64_t id = route < end ? id_of(p, route) : -1;
-  return id >= 0 && id < p.experts ? (int)id : -1;
+  return id < 0 ? -1 : id < p.experts ? (int)id : BAD_ID;
 }
 
 /* Adds up over the block; every thread gets the sum over the threads before it, and all have the total. */
@@ -43,6 +44,8 @@ __device__ __forceinline__ int sum_before(int value, int &total) {
 
 /* One block. Finds where the limit of rows cuts the routes. */
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS) moe_limit(const __grid_constant__ moe_plan_params p) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int share = (p.routes + SEGMENT_THREADS - 1) / SEGMENT_THREADS, begin = min((int)threadIdx.x * share, p.routes);
   const int end = min(begin + share, p.routes);
   int valid = 0, total;
@@ -56,21 +59,35 @@ extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS) moe_limit(const __
     if (expert_of(p, r, p.routes) >= 0 && before++ == p.limit) p.end[0] = r;
 }
 
+/* The experts of BATCH routes a lane, from `first` + lane on, 32 apart. */
+__device__ __forceinline__ void load_experts(const moe_plan_params &p, int first, int end, int (&experts)[BATCH]) {
+#pragma unroll
+  for (int i = 0; i < BATCH; i++) experts[i] = expert_of(p, first + i * WARP + (int)threadIdx.x, end);
+}
+
 /* A chunk's routes to each expert. */
 extern "C" __global__ void __launch_bounds__(WARP) moe_count(const __grid_constant__ moe_plan_params p) {
   extern __shared__ int counts[];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int routes_end = p.end ? p.end[0] : p.routes;
   const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);
   for (int e = (int)threadIdx.x; e < p.experts; e += WARP) counts[e] = 0;
   __syncwarp();
   int bad = p.routes;
-  for (int r = begin + (int)threadIdx.x; r < end; r += WARP) {
-    const int e = expert_of(p, r, routes_end);
-    if (e >= 0) atomicAdd(&counts[e], 1);
-    if (e < 0 && r < routes_end && id_of(p, r) >= p.experts) bad = min(bad, r);
+  for (int first = begin; first < end; first += BATCH * WARP) {
+    int experts[BATCH];
+    load_experts(p, first, min(end, routes_end), experts);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+      const int r = first + i * WARP + (int)threadIdx.x;
+      if (experts[i] >= 0) atomicAdd(&counts[experts[i]], 1);
+      if (experts[i] == BAD_ID) bad = min(bad, r);
+    }
   }
   bad = __reduce_min_sync(0xffffffffu, bad);
   if (threadIdx.x == 0) p.first_bad[blockIdx.x] = bad;
+  __syncwarp();
   for (int e = (int)threadIdx.x; e < p.experts; e += WARP) p.counts[(int64_t)blockIdx.x * p.experts + e] = counts[e];
 }
 
@@ -100,6 +117,8 @@ __device__ __forceinline__ void note_first(const moe_plan_params &p) {
 /* Blocks of 32 experts: the chunks' counts become the routes of the chunks before, and the experts' totals appear.
  * Threads stand as (part of the chunks, expert). */
 extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(const __grid_constant__ moe_plan_params p) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   enum { SHARE = MOE_MOST_CHUNKS / PREFIX_PARTS };
   __shared__ int sums[PREFIX_PARTS][WARP];
   const int lane = (int)threadIdx.x % WARP, part = (int)threadIdx.x / WARP, e = (int)blockIdx.x * WARP + lane;
@@ -128,6 +147,8 @@ extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(cons
 /* One block: the experts get their segments and tiles, four experts a thread. */
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
     moe_segments(const __grid_constant__ moe_plan_params p) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   int rows = 0, tiles = 0, all_rows, all_tiles;
   const int mine = (int)threadIdx.x * 4;
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
@@ -141,38 +162,46 @@ extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
     const int blocks = (p.totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
     p.first_row[e] = rows;
     p.first_tile[e] = tiles;
-    for (int i = p.totals[e]; i < blocks * MOE_ALIGN; i++) {
-      p.row_token[rows + i] = -1;
-      p.row_choice[rows + i] = 0;
-    }
     rows += blocks * MOE_ALIGN;
     tiles += (blocks + 1) / 2;
   }
   if (threadIdx.x != 0) return;
   p.first_row[p.experts] = all_rows;
   p.first_tile[p.experts] = all_tiles;
-  p.next[0] = p.next[1] = 0;
+  for (int i = 0; i < MOE_COUNTERS; i++) p.next[i] = 0;
   if (p.record) note_first(p);
 }
 
-/* Gives a chunk's routes their rows. */
+/* Gives a chunk's routes their rows, and marks the padding of some experts. */
 extern "C" __global__ void __launch_bounds__(WARP) moe_place(const __grid_constant__ moe_plan_params p) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   extern __shared__ int next[];
   const int routes_end = p.end ? p.end[0] : p.routes, lane = (int)threadIdx.x;
   const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);
   for (int e = lane; e < p.experts; e += WARP) next[e] = p.first_row[e] + p.counts[(int64_t)blockIdx.x * p.experts + e];
   __syncwarp();
-  for (int first = begin; first < end; first += WARP) {
-    const int r = first + lane, e = r < end ? expert_of(p, r, routes_end) : -1;
-    const unsigned same = __match_any_sync(0xffffffffu, e), before = same & ((1u << lane) - 1);
-    const int row = e >= 0 ? next[e] + __popc(before) : -1;
-    __syncwarp();
-    if (e >= 0 && before == 0) next[e] += __popc(same);
-    __syncwarp();
-    if (r >= end) continue;
-    p.row_of[r] = row;
-    if (row < 0) continue;
-    p.row_token[row] = r / p.choices;
-    p.row_choice[row] = (uint8_t)(r % p.choices);
+  for (int first = begin; first < end; first += BATCH * WARP) {
+    int experts[BATCH];
+    load_experts(p, first, min(end, routes_end), experts);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+      const int r = first + i * WARP + lane, e = experts[i];
+      const unsigned same = __match_any_sync(0xffffffffu, e), before = same & ((1u << lane) - 1);
+      const int row = e >= 0 ? next[e] + __popc(before) : -1;
+      __syncwarp();
+      if (e >= 0 && before == 0) next[e] += __popc(same);
+      __syncwarp();
+      if (r >= end) continue;
+      p.row_of[r] = row;
+      if (row < 0) continue;
+      p.row_token[row] = r / p.choices;
+      p.row_choice[row] = (uint8_t)(r % p.choices);
+    }
   }
+  for (int e = (int)blockIdx.x; e < p.experts; e += p.chunks)
+    for (int row = p.first_row[e] + p.totals[e] + lane; row < p.first_row[e + 1]; row += WARP) {
+      p.row_token[row] = -1;
+      p.row_choice[row] = 0;
+    }
 }

@@ -1,0 +1,172 @@
+/* The expert MLP's gradients on CUDA devices (the formulas: include/tigon/moe.h). */
+#include "base/integer.h"
+#include "moe/gpu_parts.h"
+
+TIGON_IMAGE(moe_activation_sm90a)
+TIGON_IMAGE(moe_weights_sm90a)
+TIGON_IMAGE(moe_dots)
+
+static tigon_kernel activation_kernels[2] = {TIGON_KERNEL(moe_activation_sm90a, "moe_activation"),
+                                             TIGON_KERNEL(moe_activation_sm90a, "moe_activation_transposed")};
+static tigon_kernel weights_kernel = TIGON_KERNEL(moe_weights_sm90a, "moe_weights");
+static tigon_kernel dots_kernel = TIGON_KERNEL(moe_dots, "moe_dots");
+
+enum { ELEMENT = 2, DOT_THREADS = 256, WARP = 32 };
+
+/* dh, the weighted a, and the parts of <da', a> */
+static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
+                               const tigon_view *dout) {
+  moe_activation_params params = {.tiles = tigon_moe_gpu_tiles(p, b, MOE_COUNT_ACTIVATION, p->inner, PRODUCT_N),
+                                  .dout = dout->data,
+                                  .weights = p->on_input ? NULL : p->weights.data,
+                                  .dout_row_bytes = dout->stride[0] * ELEMENT,
+                                  .weight_row_bytes = p->weights.stride[0] * tigon_kind_bytes(p->weights.kind),
+                                  .rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN),
+                                  .row_token = b->row_token,
+                                  .row_choice = b->row_choice,
+                                  .dots = b->dots,
+                                  .weight_kind = (int32_t)p->weights.kind,
+                                  .depth = (int32_t)p->width,
+                                  .width = (int32_t)p->inner};
+  const tigon_tensor_map maps[] = {
+      tigon_moe_weights_map(&p->down, p->transposed), tigon_moe_rows_map(p, b->h, 2, p->inner, 64),
+      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->a, 1, p->inner, 64)};
+  CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted};
+  const char *const names[] = {"down", "saved", "exec.workspace", "exec.workspace"};
+  const tigon_status status = tigon_moe_gpu_maps(call, 4, names, maps, to);
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], &params) : status;
+}
+
+/* y = dg gate + du up */
+static tigon_status dx_rows(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b) {
+  moe_product_params params = {.tiles = tigon_moe_gpu_tiles(p, b, MOE_COUNT_ROWS, p->width, PRODUCT_N),
+                               .depth = (int32_t)p->inner,
+                               .parts = 2,
+                               .width = (int32_t)p->width};
+  const tigon_tensor_map maps[] = {
+      tigon_moe_weights_map(&p->gate, p->transposed), tigon_moe_weights_map(&p->up, p->transposed),
+      tigon_moe_rows_map(p, b->dh, 2, p->inner, PRODUCT_M), tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+  CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.a, &params.out};
+  const char *const names[] = {"gate", "up", "exec.workspace", "exec.workspace"};
+  const tigon_status status = tigon_moe_gpu_maps(call, 4, names, maps, to);
+  return status == TIGON_OK ? tigon_moe_gpu_rows(call, !p->transposed, &params) : status;
+}
+
+/* An operand of a weight gradient: sorted rows, of which `parts` neighbours belong to as many gradients. */
+typedef struct operand {
+  const char *data;
+  int64_t width, row_width; /* of a part; of all */
+  int parts;
+} operand;
+
+static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
+  return (tigon_tensor_map){.data = o->data,
+                            .extent = {o->width, o->parts, tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN)},
+                            .stride = {o->width, o->row_width},
+                            .box = {1, PRODUCT_K}};
+}
+
+/* gradients[i] = a^T b for each part i; transposed, b^T a. */
+static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                     const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g, operand first,
+                                     operand second, const tigon_view *const *gradients, int parts) {
+  const tigon_view *one = gradients[0];
+  const operand a = p->transposed ? second : first, other = p->transposed ? first : second;
+  moe_weights_params params = {.first_row = b->first_row,
+                               .groups = (int32_t)p->experts,
+                               .parts = parts,
+                               .m = (int32_t)one->shape[1],
+                               .n = (int32_t)one->shape[2],
+                               .tiles_m = (int32_t)tigon_ceil_div(one->shape[1], PRODUCT_M),
+                               .tiles_n = (int32_t)tigon_ceil_div(one->shape[2], PRODUCT_N),
+                               .a_parts = a.parts > 1,
+                               .b_parts = other.parts > 1,
+                               .wide_group = one->stride[0],
+                               .wide_row = one->stride[1],
+                               .accumulates = g->accumulate};
+  tigon_tensor_map maps[4] = {operand_map(p, &a), operand_map(p, &other)};
+  CUtensorMap *const to[] = {&params.a, &params.b, &params.out[0], &params.out[1]};
+  const char *const names[] = {"exec.workspace", "exec.workspace", "d_weights", "d_weights"};
+  const bool wide = one->kind == TIGON_F32;
+  for (int i = 0; i < parts; i++) {
+    if (wide)
+      params.wide[i] = gradients[i]->data;
+    else
+      maps[2 + i] = (tigon_tensor_map){.data = gradients[i]->data,
+                                       .extent = {one->shape[2], one->shape[1], one->shape[0]},
+                                       .stride = {gradients[i]->stride[1], gradients[i]->stride[0]},
+                                       .box = {64, 1}};
+  }
+  const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, names, maps, to);
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernel, &params) : status;
+}
+
+static tigon_status down_gradient(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
+                                  const tigon_moe_gradients *g) {
+  const tigon_view *const one = &g->d_down;
+  const operand dout = {b->y, p->width, p->width, 1}, a = {b->a, p->inner, p->inner, 1};
+  const tigon_status status = tigon_moe_gpu_copy(call, p, b, &g->dout, false, b->y);
+  return status == TIGON_OK ? weight_gradients(call, p, b, g, dout, a, &one, 1) : status;
+}
+
+/* Both at once where they lie alike. */
+static tigon_status gate_up_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                      const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
+  const tigon_view *const both[] = {&g->d_gate, &g->d_up};
+  const operand x = {b->x, p->width, p->width, 1};
+  if (tigon_present(both[0]) && tigon_present(both[1]) && both[0]->kind == both[1]->kind &&
+      both[0]->stride[0] == both[1]->stride[0] && both[0]->stride[1] == both[1]->stride[1])
+    return weight_gradients(call, p, b, g, (operand){b->dh, p->inner, 2 * p->inner, 2}, x, both, 2);
+  tigon_status status = TIGON_OK;
+  for (int i = 0; i < 2 && status == TIGON_OK; i++) {
+    const operand dh = {b->dh + i * p->inner * ELEMENT, p->inner, 2 * p->inner, 1};
+    if (tigon_present(both[i])) status = weight_gradients(call, p, b, g, dh, x, &both[i], 1);
+  }
+  return status;
+}
+
+/* d_topk_weights from the parts of <da', a>; or with on_input from the rows of dx. */
+static tigon_status dots(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
+                         const tigon_view *d_weights) {
+  const int64_t routes = p->tokens * p->choices;
+  moe_dots_params params = {.dots = b->dots,
+                            .dx = b->y,
+                            .x = p->x.data,
+                            .rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN),
+                            .x_row_bytes = p->x.stride[0] * ELEMENT,
+                            .out_row_bytes = d_weights->stride[0] * tigon_kind_bytes(d_weights->kind),
+                            .row_of = b->row_of,
+                            .out = d_weights->data,
+                            .columns = (int32_t)tigon_ceil_div(p->inner, PRODUCT_N),
+                            .choices = (int32_t)p->choices,
+                            .width = (int32_t)p->width,
+                            .out_kind = (int32_t)d_weights->kind,
+                            .routes = routes};
+  const tigon_grid grid = {
+      .blocks = tigon_ceil_div(routes, DOT_THREADS / WARP), .threads = DOT_THREADS, .overlaps = true};
+  return tigon_gpu_launch(call, &dots_kernel, grid, &params);
+}
+
+static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
+                        const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
+  const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
+  tigon_status status = tigon_moe_gpu_plan(call, exec, p, b);
+  if (status == TIGON_OK && b->x) status = tigon_moe_gpu_copy(call, p, b, &p->x, p->on_input, b->x);
+  if (status == TIGON_OK && !b->h_ready) status = tigon_moe_gpu_gate_up(call, p, b);
+  if (status == TIGON_OK) status = activation(call, p, b, &g->dout);
+  if (status == TIGON_OK && b->dots) status = dots(call, p, b, &g->d_weights);
+  if (status == TIGON_OK && tigon_present(&g->d_down)) status = down_gradient(call, p, b, g);
+  if (status == TIGON_OK && want_x) status = gate_up_gradients(call, p, b, g);
+  if (status != TIGON_OK || !tigon_moe_wants_dx_rows(p, g)) return status;
+  status = dx_rows(call, p, b); /* in the place of dout */
+  if (status == TIGON_OK && p->on_input && tigon_present(&g->d_weights)) status = dots(call, p, b, &g->d_weights);
+  if (status == TIGON_OK && tigon_present(&g->dx)) status = tigon_moe_gpu_combine(call, p, b, p->on_input, &g->dx);
+  return status;
+}
+
+tigon_status tigon_moe_gpu_backward(const char *op, const tigon_exec *exec, const tigon_moe_problem *p,
+                                    const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
+  tigon_gpu_call call;
+  const tigon_status status = tigon_moe_gpu_begin(op, exec, &call);
+  return status == TIGON_OK ? tigon_gpu_end(&call, run(&call, exec, p, b, g)) : status;
+}

@@ -1,0 +1,129 @@
+/* What the products of the expert MLP share beside the main loop: bringing weights and gathered rows, handing out tiles,
+ * and the multiplying warpgroups' loop. */
+#ifndef TIGON_MOE_KERNELS_BRING_CUH
+#define TIGON_MOE_KERNELS_BRING_CUH
+
+#include "kernel/async.cuh"
+#include "kernel/launch.cuh"
+#include "kernel/number.cuh"
+#include "kernel/product.cuh"
+#include "moe/kernels/params.h"
+
+/* 128 of a stage's 256 columns, from depth k on, of an expert's matrix. */
+template <int MAJOR, class SHARED>
+__device__ __forceinline__ void load_columns(SHARED *s, int stage, int half, const CUtensorMap *map, int group, int k,
+                                             int column) {
+  char *to = s->b[stage] + half * PRODUCT_N / 2 * ROW_BYTES;
+  if constexpr (MAJOR == K_MAJOR) {
+    tma_load_3d(to, map, &s->full[stage], k, column, group);
+  } else {
+#pragma unroll
+    for (int block = 0; block < 2; block++)
+      tma_load_3d(to + block * BOX_BYTES, map, &s->full[stage], column + block * 64, k, group);
+  }
+}
+
+/* Hands tiles to the block's other warps: what the first warp of the bringing warpgroup does beside bringing. */
+struct dealer {
+  int number = blockIdx.x, group = 0, following = 0;
+
+  template <class SHARED>
+  __device__ __forceinline__ tile deal(const product_tiles &tiles, SHARED *s, const ring_place<TILE_SLOTS> &slot,
+                                       int steps) {
+    tile t = find_tile(tiles, number, group);
+    t.steps = steps;
+    publish_tile(s, slot, t);
+    if (t.halves && threadIdx.x % 32 == 0) following = atomicAdd(tiles.next, 1) + (int)gridDim.x;
+    return t;
+  }
+  __device__ __forceinline__ void next() { number = __shfl_sync(0xffffffffu, following, 0); }
+};
+
+/* Rows of a matrix by their tokens. */
+struct gathered_rows {
+  const char *data;
+  int64_t row_bytes;
+  const int32_t *token; /* of a sorted row; NULL: the matrix has sorted rows */
+  int depth;            /* elements of a row, a multiple of 8 */
+};
+
+/* By the bringing warpgroup: rows of tiles to the stages of the ring. A thread brings 16 bytes of each of 8 rows.
+ * columns(stage, tile, k) brings the other operand. */
+template <class SHARED, class COLUMNS>
+__device__ __forceinline__ void gather_tiles(const product_tiles &tiles, const gathered_rows &rows, SHARED *s,
+                                             COLUMNS columns) {
+  enum { ROWS = PRODUCT_M / 8 };
+  const int chunk = (int)threadIdx.x % 8, first = (int)threadIdx.x / 8;
+  const uint32_t to = (uint32_t)(first * ROW_BYTES + (chunk ^ (first & 7)) * 16);
+  const bool leads = threadIdx.x < 32;
+  ring_place<SHARED::stages> stage;
+  ring_place<TILE_SLOTS> slot;
+  dealer deals;
+  for (;;) {
+    const tile t = leads ? deals.deal(tiles, s, slot, (rows.depth + PRODUCT_K - 1) / PRODUCT_K) : read_tile(s, slot);
+    slot.next();
+    if (!t.halves) break;
+    const char *from[8]; /* addresses are made once a tile: the loop below has no time for products */
+    int real = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int row = first + i * ROWS;
+      const int source = row >= t.halves * HALF_M ? -1 : rows.token ? rows.token[t.row + row] : t.row + row;
+      from[i] = rows.data + max(source, 0) * rows.row_bytes + chunk * 16;
+      real |= (source >= 0) << i;
+    }
+    for (int k = 0; k < rows.depth; k += PRODUCT_K) {
+      mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
+      if (threadIdx.x == 0) {
+        mbarrier_arrive_expect(&s->full[stage.at], PRODUCT_N * ROW_BYTES);
+        columns(stage.at, t, k);
+      }
+      if (k + chunk * 8 >= rows.depth) real = 0; /* beyond the last element, whose address need not be readable */
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        async_copy_or_zero(s->a[stage.at] + to + i * ROWS * ROW_BYTES, from[i], real >> i & 1);
+        from[i] += ROW_BYTES;
+      }
+      mbarrier_arrive_async(&s->full[stage.at]);
+      stage.next();
+    }
+    if (leads) deals.next();
+  }
+  async_wait_all();
+}
+
+/* The multiplying warpgroups' loop: prepare(tile) before a product, store(tile, sums) behind it. */
+template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED, class PREPARE, class STORE>
+__device__ __forceinline__ void multiply_tiles(SHARED *s, PREPARE prepare, STORE store) {
+  const int half = (int)threadIdx.x / WARPGROUP - 1;
+  ring_place<SHARED::stages> stage;
+  ring_place<TILE_SLOTS> slot;
+  for (;;) {
+    const tile t = read_tile(s, slot);
+    slot.next();
+    if (!t.halves) break;
+    if (half >= t.halves) {
+      skip_tile(s, stage, t.steps);
+      continue;
+    }
+    prepare(t);
+    float sums[128];
+    multiply_tile<A_MAJOR, B_MAJOR, GATHERED>(s, stage, half, t.steps, sums);
+    store(t, sums);
+  }
+  if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
+}
+
+/* 64 columns of the sums, from 64 part on, as bf16. */
+__device__ __forceinline__ void pack_sums(const float (&sums)[128], int part, uint32_t (&word)[16]) {
+#pragma unroll
+  for (int i = 0; i < 16; i++)
+    word[i] = pack_pair(KIND_BF16, make_float2(sums[part * 32 + 2 * i], sums[part * 32 + 2 * i + 1]));
+}
+
+__device__ __forceinline__ float sigmoid(float v) { return __fdividef(1.0f, 1.0f + __expf(-v)); }
+
+/* The thread's half tile. */
+__device__ __forceinline__ int half_of_block() { return (int)threadIdx.x / WARPGROUP - 1; }
+
+#endif
