@@ -130,6 +130,10 @@ if(TIGON_CUDA AND TIGON_CMOCKA_INCLUDE_DIR AND TIGON_CMOCKA_LIBRARY)
     get_filename_component(_name ${file} NAME_WE)
     tigon_gpu_test(gpu_${_name} gpu/${_name} ${file})
   endforeach()
+  target_sources(gpu_test_moe_gpu PRIVATE ${_tests}/gpu/wrap_moe.c)
+  target_compile_definitions(gpu_test_moe_gpu PRIVATE TIGON_TEST_ON_GPU)
+  target_link_options(gpu_test_moe_gpu PRIVATE -Wl,--wrap=tigon_moe,--wrap=tigon_moe_workspace,--wrap=tigon_moe_saved
+                      -Wl,--wrap=tigon_moe_backward,--wrap=tigon_moe_backward_workspace)
 endif()
 
 # The examples, as their readers build them: with the public headers and one library.

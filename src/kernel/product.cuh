@@ -37,13 +37,15 @@ struct tile {
 
 /* BOXES: of 64 x 64 bf16, for each multiplying warpgroup. */
 template <int STAGE_COUNT, int BOXES> struct product_shared {
-  static constexpr int stages = STAGE_COUNT;
+  static constexpr int stages = STAGE_COUNT, boxes = BOXES;
+  static constexpr int unrolled = BOXES > 2 ? 1 : 4; /* steps: a long epilogue leaves no registers for more */
   char a[STAGE_COUNT][PRODUCT_M * ROW_BYTES];
   char b[STAGE_COUNT][PRODUCT_N * ROW_BYTES];
   char box[2][BOXES][BOX_BYTES];
   uint64_t full[STAGE_COUNT], empty[STAGE_COUNT];
   uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS];
-  uint64_t box_full[2][2]; /* for kernels that also read boxes */
+  uint64_t box_full[2][2];    /* for kernels that also read boxes */
+  float row_value[2][HALF_M]; /* for kernels with a factor for each row */
   tile tiles[TILE_SLOTS];
 };
 
@@ -132,17 +134,18 @@ template <class SHARED> __device__ __forceinline__ void empty_stage(SHARED *s, i
 }
 
 /* sums = the warpgroup's 64 rows of the tile. GATHERED: a's rows were written by cp.async, which the tensor cores see
- * behind a fence only. */
-template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED>
+ * behind a fence only. arrived(rows, step) may begin to use the warpgroup's rows of a stage, used() ends that. */
+template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED, class ARRIVED, class USED>
 __device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stages> &stage, int half, int steps,
-                                              float (&sums)[128]) {
+                                              float (&sums)[128], ARRIVED arrived, USED used) {
   if (steps == 0)
 #pragma unroll
     for (int i = 0; i < 128; i++) sums[i] = 0.0f;
-#pragma unroll 1
+#pragma unroll SHARED::unrolled
   for (int step = 0; step < steps; step++) {
     mbarrier_wait(&s->full[stage.at], stage.parity);
     if (GATHERED) fence_async_shared();
+    arrived(s->a[stage.at] + half * BOX_BYTES, step);
     const uint64_t a = wgmma_operand<A_MAJOR>(s->a[stage.at] + half * BOX_BYTES);
     const uint64_t b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
     wgmma_fence();
@@ -152,6 +155,7 @@ __device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stag
                                         step > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<0>(); /* the other warpgroup keeps the tensor cores busy meanwhile */
+    used();
     empty_stage(s, stage.at);
     stage.next();
   }
@@ -192,7 +196,7 @@ __device__ __forceinline__ void put_box(char *box, const uint32_t (&word)[16]) {
     store_matrices(place.address(box, j), word[4 * j], word[4 * j + 1], word[4 * j + 2], word[4 * j + 3]);
 }
 
-/* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, two on their way at a time. */
+/* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, as many on their way as it has. */
 template <class SHARED> struct box_writer {
   SHARED *s;
   int half, turn;
@@ -200,7 +204,7 @@ template <class SHARED> struct box_writer {
   __device__ __forceinline__ void write(const uint32_t (&word)[16], const CUtensorMap *map, int x, int y, int z) {
     char *box = s->box[half][turn];
     const bool leads = threadIdx.x % WARPGROUP == 0;
-    if (leads) tma_store_wait_read<1>();
+    if (leads) tma_store_wait_read<SHARED::boxes - 1>();
     named_barrier(1 + half, WARPGROUP);
     put_box(box, word);
     fence_async_shared();
@@ -209,7 +213,7 @@ template <class SHARED> struct box_writer {
       tma_store_3d(map, box, x, y, z);
       tma_store_commit();
     }
-    turn ^= 1;
+    turn = turn + 1 == SHARED::boxes ? 0 : turn + 1;
   }
 };
 

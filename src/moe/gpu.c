@@ -189,10 +189,10 @@ tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *ex
                             .record = exec->context ? exec->context->record : NULL,
                             .bad = event(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
                             .full = event(TIGON_WORKSPACE, call->op, "row_limit")};
-  const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS, .overlaps = true};
-  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS, .overlaps = true};
+  const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS};
+  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS};
   const tigon_grid each = {
-      .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t)), .overlaps = true};
+      .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t))};
   tigon_status status = limited ? tigon_gpu_launch(call, &limit_kernel, one, &params) : TIGON_OK;
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &count_kernel, each, &params);
   if (status == TIGON_OK) status = tigon_gpu_launch(call, &prefix_kernel, prefix, &params);
@@ -226,10 +226,8 @@ product_tiles tigon_moe_gpu_tiles(const tigon_moe_problem *p, const tigon_moe_gp
 }
 
 tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, void *params) {
-  const tigon_grid grid = {.blocks = call->device->multiprocessors,
-                           .threads = PRODUCT_THREADS,
-                           .shared_bytes = PRODUCT_SHARED_BYTES,
-                           .overlaps = true};
+  const tigon_grid grid = {
+      .blocks = call->device->multiprocessors, .threads = PRODUCT_THREADS, .shared_bytes = PRODUCT_SHARED_BYTES};
   return tigon_gpu_launch(call, kernel, grid, params);
 }
 
@@ -282,8 +280,7 @@ tigon_status tigon_moe_gpu_rows(const tigon_gpu_call *call, bool mn_major, moe_p
 
 static tigon_grid row_grid(int64_t blocks, int64_t width) {
   const int64_t threads = tigon_round_up(width / VECTOR, 32);
-  return (tigon_grid){
-      .blocks = blocks, .threads = (int)tigon_smaller(threads < 32 ? 32 : threads, ROW_THREADS), .overlaps = true};
+  return (tigon_grid){.blocks = blocks, .threads = (int)tigon_smaller(threads < 32 ? 32 : threads, ROW_THREADS)};
 }
 
 static int64_t weight_row_bytes(const tigon_moe_problem *p) {

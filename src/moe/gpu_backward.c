@@ -10,12 +10,14 @@ static tigon_kernel activation_kernels[2] = {TIGON_KERNEL(moe_activation_sm90a, 
                                              TIGON_KERNEL(moe_activation_sm90a, "moe_activation_transposed")};
 static tigon_kernel weights_kernel = TIGON_KERNEL(moe_weights_sm90a, "moe_weights");
 static tigon_kernel dots_kernel = TIGON_KERNEL(moe_dots, "moe_dots");
+static tigon_kernel input_dots_kernel = TIGON_KERNEL(moe_dots, "moe_input_dots");
 
 enum { ELEMENT = 2, DOT_THREADS = 256, WARP = 32 };
 
-/* dh, the weighted a, and the parts of <da', a> */
+/* dh, the weighted a, the parts of <da', a>, and dout in sorted order */
 static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
-                               const tigon_view *dout) {
+                               const tigon_moe_gradients *g) {
+  const tigon_view *dout = &g->dout;
   moe_activation_params params = {.tiles = tigon_moe_gpu_tiles(p, b, MOE_COUNT_ACTIVATION, p->inner, PRODUCT_N),
                                   .dout = dout->data,
                                   .weights = p->on_input ? NULL : p->weights.data,
@@ -27,13 +29,15 @@ static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_probl
                                   .dots = b->dots,
                                   .weight_kind = (int32_t)p->weights.kind,
                                   .depth = (int32_t)p->width,
-                                  .width = (int32_t)p->inner};
+                                  .width = (int32_t)p->inner,
+                                  .sorts = tigon_present(&g->d_down)};
   const tigon_tensor_map maps[] = {
       tigon_moe_weights_map(&p->down, p->transposed), tigon_moe_rows_map(p, b->h, 2, p->inner, 64),
-      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->a, 1, p->inner, 64)};
-  CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted};
-  const char *const names[] = {"down", "saved", "exec.workspace", "exec.workspace"};
-  const tigon_status status = tigon_moe_gpu_maps(call, 4, names, maps, to);
+      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->a, 1, p->inner, 64),
+      tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+  CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted, &params.sorted};
+  const char *const names[] = {"down", "saved", "exec.workspace", "exec.workspace", "exec.workspace"};
+  const tigon_status status = tigon_moe_gpu_maps(call, params.sorts ? 5 : 4, names, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], &params) : status;
 }
 
@@ -105,8 +109,7 @@ static tigon_status down_gradient(const tigon_gpu_call *call, const tigon_moe_pr
                                   const tigon_moe_gradients *g) {
   const tigon_view *const one = &g->d_down;
   const operand dout = {b->y, p->width, p->width, 1}, a = {b->a, p->inner, p->inner, 1};
-  const tigon_status status = tigon_moe_gpu_copy(call, p, b, &g->dout, false, b->y);
-  return status == TIGON_OK ? weight_gradients(call, p, b, g, dout, a, &one, 1) : status;
+  return weight_gradients(call, p, b, g, dout, a, &one, 1);
 }
 
 /* Both at once where they lie alike. */
@@ -142,9 +145,9 @@ static tigon_status dots(const tigon_gpu_call *call, const tigon_moe_problem *p,
                             .width = (int32_t)p->width,
                             .out_kind = (int32_t)d_weights->kind,
                             .routes = routes};
-  const tigon_grid grid = {
-      .blocks = tigon_ceil_div(routes, DOT_THREADS / WARP), .threads = DOT_THREADS, .overlaps = true};
-  return tigon_gpu_launch(call, &dots_kernel, grid, &params);
+  const int each = b->dots ? DOT_THREADS : DOT_THREADS / WARP; /* routes of a block */
+  const tigon_grid grid = {.blocks = tigon_ceil_div(routes, each), .threads = DOT_THREADS};
+  return tigon_gpu_launch(call, b->dots ? &dots_kernel : &input_dots_kernel, grid, &params);
 }
 
 static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
@@ -153,7 +156,7 @@ static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, cons
   tigon_status status = tigon_moe_gpu_plan(call, exec, p, b);
   if (status == TIGON_OK && b->x) status = tigon_moe_gpu_copy(call, p, b, &p->x, p->on_input, b->x);
   if (status == TIGON_OK && !b->h_ready) status = tigon_moe_gpu_gate_up(call, p, b);
-  if (status == TIGON_OK) status = activation(call, p, b, &g->dout);
+  if (status == TIGON_OK) status = activation(call, p, b, g);
   if (status == TIGON_OK && b->dots) status = dots(call, p, b, &g->d_weights);
   if (status == TIGON_OK && tigon_present(&g->d_down)) status = down_gradient(call, p, b, g);
   if (status == TIGON_OK && want_x) status = gate_up_gradients(call, p, b, g);

@@ -5,6 +5,13 @@
 #include "tests/moe/cases.h"
 #include "tests/reference/moe.h"
 
+/* Strides and offsets are multiples of this: a device takes vectors. */
+#if defined(TIGON_TEST_ON_GPU)
+enum { MOE_STEP = 8 };
+#else
+enum { MOE_STEP = 1 };
+#endif
+
 typedef struct moe_problem {
   moe_case c;
   test_tensor x, ids, weights, dout;
@@ -45,7 +52,7 @@ static inline int64_t moe_id(const moe_case *c, test_rng *rng, int64_t t, int64_
  * is a slice of a larger tensor, so that rows and experts stand apart. */
 static inline void moe_make_weight(test_tensor *t, tigon_kind kind, const moe_case *c, int64_t rows, int64_t width) {
   const bool strided = c->options & MOE_STRIDED, transposed = c->options & MOE_TRANSPOSED;
-  const test_layout layout = {.row_pad = strided ? 5 : 0, .offset = strided ? 3 : 0};
+  const test_layout layout = {.row_pad = strided ? 5 * MOE_STEP : 0, .offset = strided ? 3 * MOE_STEP : 0};
   const int64_t first = transposed ? width : rows, second = transposed ? rows : width;
   test_tensor_make(t, kind, 3, (int64_t[]){c->experts, first + (strided ? 2 : 0), second}, layout);
   t->tensor.shape[1] = first;
@@ -95,7 +102,8 @@ static inline tigon_kind moe_other(tigon_kind kind, bool mixed, int step) {
 static inline void moe_make_inputs(moe_problem *p, tigon_kind x_kind, test_rng *rng) {
   const moe_case *c = &p->c;
   const bool strided = c->options & MOE_STRIDED, expand = c->options & MOE_EXPAND, mixed = c->options & MOE_MIXED;
-  const test_layout matrix = {.row_pad = strided ? 3 : 0, .offset = strided ? 1 : 0, .expand = expand};
+  const test_layout matrix = {
+      .row_pad = strided ? 3 * MOE_STEP : 0, .offset = strided ? MOE_STEP : 0, .expand = expand};
   const test_layout routes = {.row_pad = strided ? 2 : 0};
   const int64_t rows[2] = {c->tokens, c->width}, choices[2] = {c->tokens, c->choices};
   test_tensor_make(&p->x, x_kind, 2, rows, matrix);
@@ -135,7 +143,7 @@ static inline void moe_make_outputs(moe_problem *p, tigon_kind x_kind, test_rng 
   const moe_case *c = &p->c;
   const bool mixed = c->options & MOE_MIXED, packed = c->options & MOE_PACKED, strided = c->options & MOE_STRIDED;
   const bool accumulate = c->options & MOE_ACCUMULATE;
-  const test_layout matrix = {.row_pad = strided ? 1 : 0, .offset = strided ? 2 : 0};
+  const test_layout matrix = {.row_pad = strided ? MOE_STEP : 0, .offset = strided ? 2 * MOE_STEP : 0};
   const int64_t rows[2] = {c->tokens, c->width}, choices[2] = {c->tokens, c->choices};
   const tigon_kind gate = accumulate ? TIGON_F32 : x_kind;
   const tigon_kind up = accumulate ? TIGON_F32 : moe_other(x_kind, mixed && !packed, 1);

@@ -4,6 +4,8 @@
  *
  *     da = s da'     dg, du     s a     the row's part of <da', a>
  *
+ * The rows of dout are also stored in sorted order, for the gradient of down.
+ *
  * A multiplying warpgroup has two pairs of boxes for g and u, which dg and du replace in place, and one for s a.
  */
 #include "moe/kernels/bring.cuh"
@@ -16,13 +18,9 @@ struct activation {
   const moe_activation_params &p;
   shared *s;
   int half, parity; /* parity: bit i of pair i */
-  float weight[2];  /* of the thread's rows, lane / 4 + {0, 8} */
+  int row; /* where the gathered rows of a tile go in sorted order; -1: nowhere, or another column's tile does */
 
   __device__ __forceinline__ bool leads() const { return threadIdx.x % WARPGROUP == 0; }
-  __device__ __forceinline__ int row_of(const tile &t, int r) const {
-    const int thread = (int)threadIdx.x % WARPGROUP;
-    return t.row + half * HALF_M + thread / 32 * 16 + thread % 32 / 4 + 8 * r;
-  }
 
   /* By the leading thread, where nothing reads or writes the pair any more. */
   __device__ __forceinline__ void fetch(const tile &t, int chunk) {
@@ -34,19 +32,29 @@ struct activation {
       tma_load_3d(s->box[half][2 * pair + part], &p.h, full, x, part, t.row + half * HALF_M);
   }
 
+  __device__ __forceinline__ void arrived(const char *rows, int step) {
+    if (row < 0 || !leads()) return;
+    tma_store_3d(&p.sorted, rows, step * PRODUCT_K, 0, row);
+    tma_store_commit();
+  }
+  __device__ __forceinline__ void used() {
+    if (row >= 0 && leads()) tma_store_wait_read<0>();
+  }
+
   __device__ __forceinline__ void prepare(const tile &t) {
+    row = p.sorts && t.column == 0 ? t.row + half * HALF_M : -1;
     if (leads()) {
       tma_store_wait_read<0>();
       fetch(t, 0);
       fetch(t, 1);
     }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const int row = row_of(t, r), token = p.row_token[row];
-      weight[r] = token < 0   ? 0.0f
-                  : p.weights ? load_element(p.weights + token * p.weight_row_bytes, p.weight_kind, p.row_choice[row])
-                              : 1.0f;
-    }
+    const int thread = (int)threadIdx.x % WARPGROUP;
+    if (thread >= HALF_M) return;
+    const int at = t.row + half * HALF_M + thread, token = p.row_token[at];
+    s->row_value[half][thread] =
+        token < 0   ? 0.0f
+        : p.weights ? load_element(p.weights + token * p.weight_row_bytes, p.weight_kind, p.row_choice[at])
+                    : 1.0f;
   }
 
   /* The words of g and u become those of dg and du. Returns <da', a>. */
@@ -65,9 +73,12 @@ struct activation {
   }
 
   __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
-    const int row = t.row + half * HALF_M;
+    const int begin = t.row + half * HALF_M;
     float dot[2] = {0.0f, 0.0f};
     const box_place place;
+    named_barrier(1 + half, WARPGROUP); /* behind prepare's values */
+    const int thread = (int)threadIdx.x % WARPGROUP, first = thread / 32 * 16 + thread % 32 / 4;
+    const float weight[2] = {s->row_value[half][first], s->row_value[half][first + 8]};
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
       const int x = t.column * PRODUCT_N + chunk * 64, pair = chunk % PAIRS;
@@ -100,9 +111,9 @@ struct activation {
       fence_async_shared();
       named_barrier(1 + half, WARPGROUP);
       if (leads()) {
-        tma_store_3d(&p.dh, s->box[half][2 * pair], x, 0, row);
-        tma_store_3d(&p.dh, s->box[half][2 * pair + 1], x, 1, row);
-        tma_store_3d(&p.weighted, s->box[half][WEIGHTED_BOX], x, 0, row);
+        tma_store_3d(&p.dh, s->box[half][2 * pair], x, 0, begin);
+        tma_store_3d(&p.dh, s->box[half][2 * pair + 1], x, 1, begin);
+        tma_store_3d(&p.weighted, s->box[half][WEIGHTED_BOX], x, 0, begin);
         tma_store_commit();
       }
     }
@@ -111,7 +122,7 @@ struct activation {
     for (int r = 0; r < 2; r++) {
       dot[r] += __shfl_xor_sync(0xffffffffu, dot[r], 1);
       dot[r] += __shfl_xor_sync(0xffffffffu, dot[r], 2);
-      if (threadIdx.x % 4 == 0) p.dots[(int64_t)t.column * p.rows + row_of(t, r)] = dot[r];
+      if (threadIdx.x % 4 == 0) p.dots[(int64_t)t.column * p.rows + begin + first + 8 * r] = dot[r];
     }
   }
 };
@@ -119,8 +130,6 @@ struct activation {
 template <int MAJOR> __device__ __forceinline__ void differentiate(const moe_activation_params &p) {
   shared *s = product_memory<shared>();
   product_start(s, WARPGROUP + 1, CONSUMER_WARPS + 3);
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   if (threadIdx.x < WARPGROUP) {
     give_registers<56>();
     const gathered_rows rows = {p.dout, p.dout_row_bytes, p.row_token, p.depth};
@@ -130,10 +139,8 @@ template <int MAJOR> __device__ __forceinline__ void differentiate(const moe_act
     });
   } else {
     take_registers<224>();
-    activation part = {p, s, half_of_block(), 0, {0.0f, 0.0f}};
-    multiply_tiles<K_MAJOR, MAJOR, true>(
-        s, [&](const tile &t) { part.prepare(t); },
-        [&](const tile &t, const float(&sums)[128]) { part.store(t, sums); });
+    activation work = {p, s, half_of_block(), 0, -1};
+    multiply_tiles<K_MAJOR, MAJOR, true>(s, work);
   }
 }
 

@@ -4,7 +4,6 @@
 #define TIGON_MOE_KERNELS_BRING_CUH
 
 #include "kernel/async.cuh"
-#include "kernel/launch.cuh"
 #include "kernel/number.cuh"
 #include "kernel/product.cuh"
 #include "moe/kernels/params.h"
@@ -92,9 +91,16 @@ __device__ __forceinline__ void gather_tiles(const product_tiles &tiles, const g
   async_wait_all();
 }
 
-/* The multiplying warpgroups' loop: prepare(tile) before a product, store(tile, sums) behind it. */
-template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED, class PREPARE, class STORE>
-__device__ __forceinline__ void multiply_tiles(SHARED *s, PREPARE prepare, STORE store) {
+/* What a kernel does besides multiplying: before a tile's product, with each stage, and behind the product. */
+struct plain_work {
+  __device__ __forceinline__ void prepare(const tile &) {}
+  __device__ __forceinline__ void arrived(const char *, int) {}
+  __device__ __forceinline__ void used() {}
+};
+
+/* The multiplying warpgroups' loop. work.store(tile, sums) takes a finished half tile. */
+template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED, class WORK>
+__device__ __forceinline__ void multiply_tiles(SHARED *s, WORK &work) {
   const int half = (int)threadIdx.x / WARPGROUP - 1;
   ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
@@ -106,16 +112,18 @@ __device__ __forceinline__ void multiply_tiles(SHARED *s, PREPARE prepare, STORE
       skip_tile(s, stage, t.steps);
       continue;
     }
-    prepare(t);
+    work.prepare(t);
     float sums[128];
-    multiply_tile<A_MAJOR, B_MAJOR, GATHERED>(s, stage, half, t.steps, sums);
-    store(t, sums);
+    multiply_tile<A_MAJOR, B_MAJOR, GATHERED>(
+        s, stage, half, t.steps, sums, [&](const char *rows, int step) { work.arrived(rows, step); },
+        [&]() { work.used(); });
+    work.store(t, sums);
   }
   if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
 }
 
 /* 64 columns of the sums, from 64 part on, as bf16. */
-__device__ __forceinline__ void pack_sums(const float (&sums)[128], int part, uint32_t (&word)[16]) {
+template <int N> __device__ __forceinline__ void pack_sums(const float (&sums)[N], int part, uint32_t (&word)[16]) {
 #pragma unroll
   for (int i = 0; i < 16; i++)
     word[i] = pack_pair(KIND_BF16, make_float2(sums[part * 32 + 2 * i], sums[part * 32 + 2 * i + 1]));

@@ -17,11 +17,35 @@ __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u) {
   return pack_pair(KIND_BF16, make_float2(gate.x * sigmoid(gate.x) * up.x, gate.y * sigmoid(gate.y) * up.y));
 }
 
+struct gate_up_work : plain_work {
+  const moe_product_params &p;
+  box_writer<shared> writer;
+  __device__ __forceinline__ gate_up_work(const moe_product_params &p, shared *s)
+      : p(p), writer({s, half_of_block(), 0}) {}
+
+  __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
+    const int row = t.row + writer.half * HALF_M;
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const int x = t.column * PRODUCT_N / 2 + part * 64;
+      if (x >= p.width) continue;
+      uint32_t gate[16], up[16];
+      pack_sums(sums, part, gate);
+      pack_sums(sums, part + 2, up);
+      if (p.keeps_h) {
+        writer.write(gate, &p.h, x, 0, row);
+        writer.write(up, &p.h, x, 1, row);
+      }
+#pragma unroll
+      for (int i = 0; i < 16; i++) gate[i] = swiglu_pair(gate[i], up[i]);
+      writer.write(gate, &p.out, x, 0, row);
+    }
+  }
+};
+
 template <int MAJOR> __device__ __forceinline__ void gate_up(const moe_product_params &p) {
   shared *s = product_memory<shared>();
   product_start(s, WARPGROUP + 1, CONSUMER_WARPS + 3);
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   if (threadIdx.x < WARPGROUP) {
     give_registers<56>();
     const gathered_rows rows = {p.x, p.x_row_bytes, p.row_token, p.depth};
@@ -31,75 +55,63 @@ template <int MAJOR> __device__ __forceinline__ void gate_up(const moe_product_p
     });
   } else {
     take_registers<224>();
-    box_writer<shared> writer = {s, half_of_block(), 0};
-    multiply_tiles<K_MAJOR, MAJOR, true>(
-        s, [](const tile &) {},
-        [&](const tile &t, const float(&sums)[128]) {
-          const int row = t.row + writer.half * HALF_M;
+    gate_up_work work(p, s);
+    multiply_tiles<K_MAJOR, MAJOR, true>(s, work);
+  }
+}
+
+struct rows_work : plain_work {
+  const moe_product_params &p;
+  box_writer<shared> writer;
+  __device__ __forceinline__ rows_work(const moe_product_params &p, shared *s)
+      : p(p), writer({s, half_of_block(), 0}) {}
+
+  __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
 #pragma unroll
-          for (int part = 0; part < 2; part++) {
-            const int x = t.column * PRODUCT_N / 2 + part * 64;
-            if (x >= p.width) continue;
-            uint32_t gate[16], up[16];
-            pack_sums(sums, part, gate);
-            pack_sums(sums, part + 2, up);
-            if (p.keeps_h) {
-              writer.write(gate, &p.h, x, 0, row);
-              writer.write(up, &p.h, x, 1, row);
-            }
-#pragma unroll
-            for (int i = 0; i < 16; i++) gate[i] = swiglu_pair(gate[i], up[i]);
-            writer.write(gate, &p.out, x, 0, row);
-          }
-        });
+    for (int part = 0; part < 4; part++) {
+      const int x = t.column * PRODUCT_N + part * 64;
+      if (x >= p.width) continue;
+      uint32_t word[16];
+      pack_sums(sums, part, word);
+      writer.write(word, &p.out, x, 0, t.row + writer.half * HALF_M);
+    }
+  }
+};
+
+template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_product_params &p, shared *s) {
+  ring_place<shared::stages> stage;
+  ring_place<TILE_SLOTS> slot;
+  dealer deals;
+  for (;;) {
+    const tile t = deals.deal(p.tiles, s, slot, (p.depth + PRODUCT_K - 1) / PRODUCT_K * p.parts);
+    slot.next();
+    if (!t.halves) break;
+    for (int part = 0; part < p.parts; part++)
+      for (int k = 0; k < p.depth; k += PRODUCT_K) {
+        if (threadIdx.x == 0) {
+          mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
+          mbarrier_arrive_expect(&s->full[stage.at], (PRODUCT_M + PRODUCT_N) * ROW_BYTES);
+          tma_load_3d(s->a[stage.at], &p.a, &s->full[stage.at], k, part, t.row);
+          for (int half = 0; half < 2; half++)
+            load_columns<MAJOR>(s, stage.at, half, &p.b[part], t.group, k, t.column * PRODUCT_N + half * PRODUCT_N / 2);
+        }
+        stage.next();
+      }
+    __syncwarp();
+    deals.next();
   }
 }
 
 template <int MAJOR> __device__ __forceinline__ void rows(const moe_product_params &p) {
   shared *s = product_memory<shared>();
   product_start(s, 1, CONSUMER_WARPS);
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
-    if (threadIdx.x >= 32) return;
-    ring_place<shared::stages> stage;
-    ring_place<TILE_SLOTS> slot;
-    dealer deals;
-    for (;;) {
-      const tile t = deals.deal(p.tiles, s, slot, (p.depth + PRODUCT_K - 1) / PRODUCT_K * p.parts);
-      slot.next();
-      if (!t.halves) break;
-      for (int part = 0; part < p.parts; part++)
-        for (int k = 0; k < p.depth; k += PRODUCT_K) {
-          if (threadIdx.x == 0) {
-            mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
-            mbarrier_arrive_expect(&s->full[stage.at], (PRODUCT_M + PRODUCT_N) * ROW_BYTES);
-            tma_load_3d(s->a[stage.at], &p.a, &s->full[stage.at], k, part, t.row);
-            for (int half = 0; half < 2; half++)
-              load_columns<MAJOR>(s, stage.at, half, &p.b[part], t.group, k,
-                                  t.column * PRODUCT_N + half * PRODUCT_N / 2);
-          }
-          stage.next();
-        }
-      __syncwarp();
-      deals.next();
-    }
+    if (threadIdx.x < 32) bring_rows<MAJOR>(p, s);
   } else {
     take_registers<232>();
-    box_writer<shared> writer = {s, half_of_block(), 0};
-    multiply_tiles<K_MAJOR, MAJOR, false>(
-        s, [](const tile &) {},
-        [&](const tile &t, const float(&sums)[128]) {
-#pragma unroll
-          for (int part = 0; part < 4; part++) {
-            const int x = t.column * PRODUCT_N + part * 64;
-            if (x >= p.width) continue;
-            uint32_t word[16];
-            pack_sums(sums, part, word);
-            writer.write(word, &p.out, x, 0, t.row + writer.half * HALF_M);
-          }
-        });
+    rows_work work(p, s);
+    multiply_tiles<K_MAJOR, MAJOR, false>(s, work);
   }
 }
 

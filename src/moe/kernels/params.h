@@ -67,6 +67,7 @@ typedef struct moe_activation_params {
   CUtensorMap down;
   CUtensorMap h, dh;    /* (rows, 2, I) */
   CUtensorMap weighted; /* (rows, 1, I) s a */
+  CUtensorMap sorted;   /* (rows, 1, D) the rows of dout */
   product_tiles tiles;
   const char *dout, *weights; /* weights NULL: s = 1 */
   int64_t dout_row_bytes, weight_row_bytes, rows;
@@ -74,6 +75,7 @@ typedef struct moe_activation_params {
   const uint8_t *row_choice;
   float *dots; /* (columns, rows) parts of <da', a>; NULL: not wanted */
   int32_t weight_kind, depth, width;
+  int32_t sorts; /* 1: sorted is wanted */
 } moe_activation_params;
 
 /* Weight gradients (E, m, n) of one or two parts: a^T b, with a (rows, parts, m) and b (rows, parts, n). */

@@ -3,7 +3,6 @@
  * says, with no look at the data from the host. The routes are cut into chunks, each a warp's work: chunks are counted,
  * the counts become places, and chunks are placed. Nothing depends on the order in which they run.
  */
-#include "kernel/launch.cuh"
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
 
@@ -44,8 +43,6 @@ __device__ __forceinline__ int sum_before(int value, int &total) {
 
 /* One block. Finds where the limit of rows cuts the routes. */
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS) moe_limit(const __grid_constant__ moe_plan_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   const int share = (p.routes + SEGMENT_THREADS - 1) / SEGMENT_THREADS, begin = min((int)threadIdx.x * share, p.routes);
   const int end = min(begin + share, p.routes);
   int valid = 0, total;
@@ -68,8 +65,6 @@ __device__ __forceinline__ void load_experts(const moe_plan_params &p, int first
 /* A chunk's routes to each expert. */
 extern "C" __global__ void __launch_bounds__(WARP) moe_count(const __grid_constant__ moe_plan_params p) {
   extern __shared__ int counts[];
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   const int routes_end = p.end ? p.end[0] : p.routes;
   const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);
   for (int e = (int)threadIdx.x; e < p.experts; e += WARP) counts[e] = 0;
@@ -117,8 +112,6 @@ __device__ __forceinline__ void note_first(const moe_plan_params &p) {
 /* Blocks of 32 experts: the chunks' counts become the routes of the chunks before, and the experts' totals appear.
  * Threads stand as (part of the chunks, expert). */
 extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(const __grid_constant__ moe_plan_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   enum { SHARE = MOE_MOST_CHUNKS / PREFIX_PARTS };
   __shared__ int sums[PREFIX_PARTS][WARP];
   const int lane = (int)threadIdx.x % WARP, part = (int)threadIdx.x / WARP, e = (int)blockIdx.x * WARP + lane;
@@ -147,8 +140,6 @@ extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(cons
 /* One block: the experts get their segments and tiles, four experts a thread. */
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
     moe_segments(const __grid_constant__ moe_plan_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   int rows = 0, tiles = 0, all_rows, all_tiles;
   const int mine = (int)threadIdx.x * 4;
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
@@ -174,8 +165,6 @@ extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
 
 /* Gives a chunk's routes their rows, and marks the padding of some experts. */
 extern "C" __global__ void __launch_bounds__(WARP) moe_place(const __grid_constant__ moe_plan_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   extern __shared__ int next[];
   const int routes_end = p.end ? p.end[0] : p.routes, lane = (int)threadIdx.x;
   const int begin = (int)blockIdx.x * p.chunk, end = min(begin + p.chunk, p.routes);

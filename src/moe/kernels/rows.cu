@@ -1,37 +1,45 @@
 /* What happens to rows beside the products: copies in sorted order, and sums over a token's routes. bf16. */
-#include "kernel/launch.cuh"
 #include "kernel/number.cuh"
 #include "moe/kernels/params.h"
 
-enum { VECTOR = 8 };
+enum { VECTOR = 8, COPY_ROWS = 4 };
 
-/* A block a row. */
+/* A block COPY_ROWS rows at a time, which are on their way together. */
 extern "C" __global__ void __launch_bounds__(256) moe_copy(const __grid_constant__ moe_copy_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  for (int row = (int)blockIdx.x; row < *p.last_row; row += (int)gridDim.x) {
-    const int token = p.row_token[row];
-    const char *x = p.x + max(token, 0) * p.x_row_bytes;
-    const bool scales = p.weights && token >= 0;
-    const float s = scales ? load_element(p.weights + token * p.weight_row_bytes, p.weight_kind, p.row_choice[row]) : 1;
-    for (int i = (int)threadIdx.x; i < p.width / VECTOR; i += (int)blockDim.x) {
-      words<VECTOR> v = {};
-      if (token >= 0) v = load_words<VECTOR>(x, i);
-      if (scales) {
-        lanes<VECTOR> wide = unpack<VECTOR>(KIND_BF16, v);
+  const int rows = *p.last_row; /* a multiple of COPY_ROWS */
+  for (int first = (int)blockIdx.x * COPY_ROWS; first < rows; first += (int)gridDim.x * COPY_ROWS) {
+    int token[COPY_ROWS];
+    float s[COPY_ROWS];
 #pragma unroll
-        for (int q = 0; q < VECTOR / 2; q++) wide.pair[q] = pair_mul(wide.pair[q], pair_set(s));
-        v = pack<VECTOR>(KIND_BF16, wide);
+    for (int r = 0; r < COPY_ROWS; r++) token[r] = p.row_token[first + r];
+#pragma unroll
+    for (int r = 0; r < COPY_ROWS; r++)
+      s[r] = p.weights && token[r] >= 0
+                 ? load_element(p.weights + token[r] * p.weight_row_bytes, p.weight_kind, p.row_choice[first + r])
+                 : 1.0f;
+    for (int i = (int)threadIdx.x; i < p.width / VECTOR; i += (int)blockDim.x) {
+      words<VECTOR> v[COPY_ROWS];
+#pragma unroll
+      for (int r = 0; r < COPY_ROWS; r++) {
+        v[r] = words<VECTOR>();
+        if (token[r] >= 0) v[r] = load_words<VECTOR>(p.x + token[r] * p.x_row_bytes, i);
       }
-      store_words<VECTOR>(p.sorted + (int64_t)row * p.width * 2, i, v);
+#pragma unroll
+      for (int r = 0; r < COPY_ROWS; r++) {
+        if (p.weights) {
+          lanes<VECTOR> wide = unpack<VECTOR>(KIND_BF16, v[r]);
+#pragma unroll
+          for (int q = 0; q < VECTOR / 2; q++) wide.pair[q] = pair_mul(wide.pair[q], pair_set(s[r]));
+          v[r] = pack<VECTOR>(KIND_BF16, wide);
+        }
+        store_words<VECTOR>(p.sorted + (int64_t)(first + r) * p.width * 2, i, v[r]);
+      }
     }
   }
 }
 
 /* A block a token, in order of its choices. The rows of up to 8 choices are asked for before the first is added. */
 extern "C" __global__ void __launch_bounds__(256) moe_combine(const __grid_constant__ moe_combine_params p) {
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   enum { AT_ONCE = 8 };
   const int64_t t = blockIdx.x;
   const char *weights = p.weights + t * p.weight_row_bytes;

@@ -10,7 +10,7 @@ typedef product_shared<4, 2> shared;
 __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int number) {
   tile t = {};
   const int each = p.tiles_m * p.tiles_n, part_tile = number / each, at = number - part_tile * each;
-  if (number >= each * p.parts * p.groups) return t;
+  if (part_tile >= p.parts * p.groups) return t;
   t.group = part_tile / p.parts;
   t.part = part_tile % p.parts;
   t.column = at / p.tiles_m;
@@ -72,33 +72,38 @@ __device__ __forceinline__ void store_wide(const moe_weights_params &p, const ti
   }
 }
 
+struct weights_work : plain_work {
+  const moe_weights_params &p;
+  box_writer<shared> writer;
+  __device__ __forceinline__ weights_work(const moe_weights_params &p, shared *s)
+      : p(p), writer({s, half_of_block(), 0}) {}
+
+  __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
+    if (p.wide[0]) {
+      if (t.steps > 0 || !p.accumulates) store_wide(p, t, writer.half, sums);
+      return;
+    }
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+      const int x = t.column * PRODUCT_N + part * 64;
+      if (x >= p.n) continue;
+      uint32_t word[16];
+      pack_sums(sums, part, word);
+      writer.write(word, &p.out[t.part], x, t.down * PRODUCT_M + writer.half * HALF_M, t.group);
+    }
+  }
+};
+
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     moe_weights(const __grid_constant__ moe_weights_params p) {
   shared *s = product_memory<shared>();
   product_start(s, 1, CONSUMER_WARPS);
-  let_next_kernel_start();
-  wait_for_previous_kernel();
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
     if (threadIdx.x < 32) bring(p, s);
   } else {
     take_registers<232>();
-    box_writer<shared> writer = {s, half_of_block(), 0};
-    multiply_tiles<MN_MAJOR, MN_MAJOR, false>(
-        s, [](const tile &) {},
-        [&](const tile &t, const float(&sums)[128]) {
-          if (p.wide[0]) {
-            if (t.steps > 0 || !p.accumulates) store_wide(p, t, writer.half, sums);
-            return;
-          }
-#pragma unroll
-          for (int part = 0; part < 4; part++) {
-            const int x = t.column * PRODUCT_N + part * 64;
-            if (x >= p.n) continue;
-            uint32_t word[16];
-            pack_sums(sums, part, word);
-            writer.write(word, &p.out[t.part], x, t.down * PRODUCT_M + writer.half * HALF_M, t.group);
-          }
-        });
+    weights_work work(p, s);
+    multiply_tiles<MN_MAJOR, MN_MAJOR, false>(s, work);
   }
 }

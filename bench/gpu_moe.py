@@ -1,0 +1,186 @@
+"""The expert MLP of a mixture of experts on one CUDA device beside its peers, in one run on random data and routing;
+writes a receipt (JSON Lines).
+
+    python3 bench/gpu_moe.py RECEIPT [--rows few|all]
+
+Needs PyTorch with CUDA and the tigon package (or PYTHONPATH=python and TIGON_FFI_LIBRARY). Peers that are not installed
+are left out and named.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+
+import gpu
+import tigon
+
+MODELS = {"qwen3-30b-a3b": (2048, 768, 128, 8), "mixtral-8x7b": (4096, 14336, 8, 2),
+          "llama-4-scout": (5120, 8192, 16, 1)}  # D, I, E, k
+ROWS = [("qwen3-30b-a3b", t) for t in (8192, 1024, 2048, 4096, 16384)] + [("mixtral-8x7b", 8192), ("llama-4-scout", 8192)]
+REST, BURSTS, SUSTAINED_MS = 0.25, 7, 150
+PROTOCOL = """In this receipt device_ms is burst: after 250 ms of rest one call to wake the clocks and one that is timed,
+the median of 7. sustained_ms: the mean of calls back to back for at least 150 ms, after as long untimed. Calls are
+replays of a graph where a provider can be captured (in_graph), else eager. Backward is autograd's on a kept graph, to
+x, the routing weights and all weights. floor_ms: the executed FLOP (forward 6, backward 12 x rows x D x I) at the
+burst rate of torch's product of 8192^3 in the same run. peak_bytes: memory from PyTorch's allocator, outputs included.
+correct: out and dx of 8 tokens, and one expert's gradient of down, against the formula in float64."""
+
+
+def torch_grouped(x, ids, weights, gate_up, down):
+    """Sort, gather, torch._grouped_mm, SiLU, combine."""
+    tokens, k = ids.shape
+    order = ids.flatten().argsort(stable=True)
+    offsets = torch.bincount(ids.flatten(), minlength=down.shape[0]).cumsum(0).int()
+    gate, up = torch._grouped_mm(x[order // k], gate_up.mT, offs=offsets).chunk(2, -1)
+    y = torch._grouped_mm(F.silu(gate) * up, down.mT, offs=offsets)
+    rows = torch.empty_like(y).index_copy(0, order, y)
+    return (rows.view(tokens, k, -1) * weights.to(x.dtype)[..., None]).sum(1)
+
+
+def providers():
+    found = [("tigon", tigon.__version__, lambda x, i, w, g, d: tigon.moe(x, i, w, g, None, d)),
+             ("torch grouped_mm", torch.__version__, torch_grouped)]
+    try:
+        from liger_kernel.ops.fused_moe import LigerFusedMoEFunction
+        found.append(("liger triton", gpu.version("liger-kernel"),
+                      lambda x, i, w, g, d: LigerFusedMoEFunction.apply(x, g, d, i, w)))
+    except ImportError as error:
+        print(f"without liger: {error}")
+    return found
+
+
+def once(call):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+def burst(call):
+    taken = []
+    for _ in range(BURSTS):
+        time.sleep(REST)
+        call()
+        taken.append(once(call))
+    return statistics.median(taken), min(taken)
+
+
+def sustained(call, each):
+    calls = max(3, int(SUSTAINED_MS / each))
+
+    def all_calls():
+        for _ in range(calls):
+            call()
+
+    all_calls()
+    return once(all_calls) / calls
+
+
+def problem(model, tokens):
+    width, inner, experts, k = MODELS[model]
+    torch.manual_seed(0)
+    made = [torch.randn(tokens, width, device="cuda").bfloat16(),
+            torch.rand(tokens, experts, device="cuda").topk(k).indices,
+            torch.rand(tokens, k, device="cuda"),
+            torch.empty(experts, 2 * inner, width, device="cuda", dtype=torch.bfloat16).normal_(0, width**-0.5),
+            torch.empty(experts, width, inner, device="cuda", dtype=torch.bfloat16).normal_(0, inner**-0.5)]
+    return made, torch.randn(tokens, width, device="cuda").bfloat16()
+
+
+def exact(x, ids, weights, gate_up, down, dout):
+    """out and dx of the first 8 tokens, and d_down of the first token's first expert, in float64."""
+    some = x[:8].double().requires_grad_()
+    out = torch.zeros_like(some)
+    for e in ids[:8].unique().tolist():
+        gate, up = (some @ gate_up[e].double().T).chunk(2, -1)
+        s = (weights[:8].double() * (ids[:8] == e)).sum(1)
+        out = out + s[:, None] * ((F.silu(gate) * up) @ down[e].double().T)
+    dx, = torch.autograd.grad(out, some, dout[:8].double())
+    e = ids[0, 0]
+    token, choice = torch.where(ids == e)
+    gate, up = (x[token].double() @ gate_up[e].double().T).chunk(2, -1)
+    d_down = dout[token].double().T @ (weights[token, choice].double()[:, None] * F.silu(gate) * up)
+    return out.detach(), dx, d_down, e
+
+
+def is_close(got, want):
+    return bool((got.double() - want).abs().max() <= 2e-2 * want.abs().max())
+
+
+def captured(call):
+    """(call, whether it is a graph's replay)"""
+    try:
+        graph, kept = gpu.capture([call])
+        return lambda: graph.replay() or kept, True
+    except Exception as error:
+        print(f"  not captured: {str(error).splitlines()[0]}")
+        torch.cuda.synchronize()
+        return call, False
+
+
+def row(model, tokens, rate):
+    made, dout = problem(model, tokens)
+    width, inner, _, k = MODELS[model]
+    out, dx, d_down, expert = exact(*made, dout)
+    gpu.first_capture()
+    for name, release, function in providers():
+        x, ids, *leaves = made
+        leaves = [t.detach().requires_grad_() for t in (x, *leaves)]
+
+        def forward():
+            return function(leaves[0], ids, *leaves[1:])
+
+        try:
+            kept = forward()
+            calls = {"forward": forward,
+                     "backward": lambda kept=kept: torch.autograd.grad(kept, leaves, dout, retain_graph=True)}
+            gradients = calls["backward"]()
+            good = {"forward": is_close(kept[:8], out),
+                    "backward": is_close(gradients[0][:8], dx) and is_close(gradients[3][expert], d_down)}
+            del gradients
+        except Exception as error:
+            print(f"{name} {model}/t{tokens}: {str(error).splitlines()[0]}")
+            torch.cuda.synchronize()
+            continue
+        for which, call in calls.items():
+            peak = gpu.peak_of(call)
+            op = gpu.one_by_one([call] * 3)
+            run, in_graph = captured(call)
+            median, fastest = burst(run)
+            flop = (6 if which == "forward" else 12) * tokens * k * width * inner
+            yield {"family": "moe", "pass": which, "row": f"{model}/t{tokens}", "dtype": "bfloat16", "provider": name,
+                   "provider_version": release, "device_ms": median, "sustained_ms": sustained(run, median),
+                   "op_ms": op, "host_us": None, "floor_ms": flop / rate * 1e-6, "fastest_ms": fastest,
+                   "repetitions": BURSTS, "flop": flop, "ceiling_gflops": rate, "peak_bytes": peak,
+                   "correct": good[which], "in_graph": in_graph}
+            del run
+        del kept, calls
+        torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("receipt")
+    parser.add_argument("--rows", choices=("few", "all"), default="all")
+    options = parser.parse_args()
+    a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+    rate = 2 * 8192**3 / burst(lambda: a @ b)[0] * 1e-6
+    print(f"torch 8192^3: {rate * 1e-3:.0f} TFLOP/s burst")
+    del a, b
+    receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "apache-tvm-ffi"))
+    for model, tokens in ROWS if options.rows == "all" else (ROWS[0], *ROWS[-2:]):
+        for m in row(model, tokens, rate):
+            receipt.add(m)
+            print(f"{m['row']:22s} {m['pass']:9s} {m['provider']:17s} burst {m['device_ms']:8.3f} sustained "
+                  f"{m['sustained_ms']:8.3f} ms  {m['flop'] / m['device_ms'] * 1e-9:5.0f} TFLOP/s"
+                  f"{'' if m['in_graph'] else '  eager'}{'' if m['correct'] else '  WRONG'}", flush=True)
+    receipt.write("ceiling_gflops")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+/* The expert MLP on a device against the oracle, in bfloat16: random shapes, routings and mixes of all options, larger
+ * cases, equal bits, records, and what is refused. Linked with wrappers that carry the tensors there (wrap_moe.c). */
+#include "tests/gpu/mirror.h"
+#include "tests/moe/check.h"
+#include "tests/moe/compare.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* A multiple of 8, small ones mostly. */
+static int64_t width(test_rng *rng, int64_t most) {
+  return 8 * test_random_range(rng, 1, (test_random(rng) % 4 ? 12 : most / 8));
+}
+
+static unsigned random_options(test_rng *rng) {
+  static const unsigned all[] = {MOE_PACKED,     MOE_IDS64,    MOE_STRIDED, MOE_ACCUMULATE,
+                                 MOE_TRANSPOSED, MOE_ON_INPUT, MOE_LIMITED};
+  unsigned options = test_random(rng) % 16 ? 0 : MOE_EXPAND;
+  for (int i = 0; i < COUNT(all); i++)
+    if (test_random(rng) % 5 < 2) options |= all[i];
+  return options;
+}
+
+/* TIGON_TEST_CASES: fewer, for sanitizers. */
+static int cases_of(int otherwise) {
+  const char *few = getenv("TIGON_TEST_CASES");
+  return few && atoi(few) < otherwise ? atoi(few) : otherwise;
+}
+
+static void test_random_shapes(void **state) {
+  (void)state;
+  test_rng rng = {2029};
+  const int cases = cases_of(500);
+  for (int i = 0; i < cases; i++) {
+    moe_case c = {.tokens = test_random_range(&rng, 1, test_random(&rng) % 4 ? 40 : 400),
+                  .choices = test_random_range(&rng, 1, test_random(&rng) % 3 ? 4 : 32),
+                  .width = width(&rng, 600),
+                  .inner = width(&rng, 600),
+                  .experts = test_random_range(&rng, 1, test_random(&rng) % 4 ? 16 : 600),
+                  .routing = (moe_routing)(test_random(&rng) % (ROUTE_NONE + 1)),
+                  .options = random_options(&rng)};
+    while (c.tokens * c.choices * c.width * c.inner > 4000000)
+      c.tokens = (c.tokens + 1) / 2, c.choices = (c.choices + 1) / 2;
+    while (c.experts * c.width * c.inner > 1000000) c.experts = (c.experts + 1) / 2;
+    moe_check_small_case(&c, TIGON_BF16, test_random(&rng) % 2, 1, test_random(&rng));
+  }
+}
+
+/* Several tiles of rows, columns and depth; the widest have ragged ends everywhere. */
+static const moe_case large[] = {
+    {.tokens = 700, .choices = 2, .width = 256, .inner = 384, .experts = 4},
+    {.tokens = 900, .choices = 4, .width = 328, .inner = 200, .experts = 12, .routing = ROUTE_SKEWED},
+    {.tokens = 513, .choices = 1, .width = 1032, .inner = 136, .experts = 3, .options = MOE_TRANSPOSED},
+    {.tokens = 300, .choices = 8, .width = 64, .inner = 520, .experts = 128, .options = MOE_PACKED},
+    {.tokens = 640, .choices = 2, .width = 192, .inner = 264, .experts = 2, .routing = ROUTE_ONE},
+    {.tokens = 500, .choices = 2, .width = 320, .inner = 192, .experts = 7, .options = MOE_ON_INPUT | MOE_STRIDED},
+    {.tokens = 400, .choices = 3, .width = 200, .inner = 392, .experts = 9, .options = MOE_ACCUMULATE | MOE_LIMITED},
+    {.tokens = 64, .choices = 1, .width = 128, .inner = 128, .experts = 4096},
+};
+
+static void test_large_cases(void **state) {
+  (void)state;
+  for (int i = 0; i < cases_of(COUNT(large)); i++) moe_check_case(&large[i], TIGON_BF16, i % 2, 1, 100 + (uint64_t)i);
+}
+
+static void test_same_bits_every_time(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    moe_problem first, again;
+    moe_make(&first, &large[i], TIGON_BF16, i % 2, 7);
+    moe_run_both(&first, 1);
+    for (int turn = 0; turn < cases_of(50); turn++) {
+      moe_make(&again, &large[i], TIGON_BF16, i % 2, 7);
+      moe_run_both(&again, 1);
+      moe_check_same_outputs("again", &first, &again);
+      moe_free(&again);
+    }
+    moe_free(&first);
+  }
+}
+
+/* The first of a bad id and a route past the limit, as on the CPU. */
+static void test_records(void **state) {
+  (void)state;
+  const moe_case c = {.tokens = 50, .choices = 2, .width = 64, .inner = 64, .experts = 5, .options = MOE_IDS64};
+  const struct {
+    int64_t bad, limit;
+    tigon_status code;
+    const char *argument;
+    int64_t index, value;
+  } all[] = {{-1, 0, TIGON_OK, "", 0, 0},
+             {37, 0, TIGON_INVALID_ARGUMENT, "topk_ids", 37, 9},
+             {37, 20, TIGON_WORKSPACE, "row_limit", 20, 99},
+             {7, 20, TIGON_INVALID_ARGUMENT, "topk_ids", 7, 9},
+             {-1, 99, TIGON_WORKSPACE, "row_limit", 99, 100}};
+  for (int i = 0; i < COUNT(all); i++) {
+    tigon_context *context;
+    tigon_record record = {0};
+    moe_problem p;
+    test_expect_status(tigon_context_create(mirror_device(), &context), TIGON_OK, NULL);
+    moe_make(&p, &c, TIGON_BF16, false, 3);
+    p.row_limit = all[i].limit;
+    if (all[i].bad >= 0) {
+      test_tensor_set(&p.ids, all[i].bad, 9);
+      test_tensor_set(&p.ids, 60, 11); /* later: not the one that is kept */
+    }
+    moe_run_forward(&p, 1, context);
+    assert_int_equal(tigon_check(context, &record), all[i].code);
+    if (all[i].code != TIGON_OK) {
+      assert_string_equal(record.op, "tigon_moe");
+      assert_string_equal(record.argument, all[i].argument);
+      assert_int_equal(record.index, all[i].index);
+      assert_int_equal(record.value, all[i].value - (all[i].code == TIGON_WORKSPACE && all[i].bad >= 0 ? 1 : 0));
+      moe_run_backward(&p, 1, context); /* the first event stays */
+      tigon_record kept;
+      tigon_check(context, &kept);
+      assert_string_equal(kept.op, "tigon_moe");
+      tigon_clear(context);
+      assert_int_equal(tigon_check(context, &kept), TIGON_OK);
+    }
+    moe_free(&p);
+    tigon_context_destroy(context);
+  }
+}
+
+static void expect_refusal(const moe_case *c, tigon_kind kind, const char *text) {
+  moe_problem p;
+  moe_make(&p, c, kind, false, 5);
+  const tigon_moe_args args = moe_forward_args(&p);
+  const tigon_moe_backward_args back = moe_backward_args(&p);
+  uint64_t bytes;
+  test_expect_status(tigon_moe_workspace(NULL, &args, &bytes), TIGON_UNSUPPORTED, text);
+  test_expect_status(tigon_moe(NULL, &args), TIGON_UNSUPPORTED, text);
+  test_expect_status(tigon_moe_backward(NULL, &back), TIGON_UNSUPPORTED, text);
+  moe_free(&p);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  moe_case c = {.tokens = 4, .choices = 1, .width = 64, .inner = 64, .experts = 2};
+  expect_refusal(&c, TIGON_F32, "x: expected dtype bfloat16 on a CUDA device");
+  expect_refusal(&c, TIGON_F16, "x: expected dtype bfloat16 on a CUDA device");
+  c.width = 60;
+  expect_refusal(&c, TIGON_BF16, "x: expected a width (D) that is a multiple of 8 on a CUDA device, got 60");
+  c.width = 64, c.inner = 36;
+  expect_refusal(&c, TIGON_BF16, "gate: expected an inner width (I) that is a multiple of 8 on a CUDA device, got 36");
+  c.inner = 64;
+  moe_problem p;
+  moe_make(&p, &c, TIGON_BF16, false, 5);
+  p.x.tensor.dl.byte_offset += 2;
+  const tigon_moe_args args = moe_forward_args(&p);
+  uint64_t bytes;
+  test_expect_status(tigon_moe_workspace(NULL, &args, &bytes), TIGON_OK, NULL);
+  test_workspace w;
+  test_workspace_make(&w, bytes, 1);
+  test_expect_status(tigon_moe(&w.exec, &args), TIGON_UNSUPPORTED, "x: expected 16-byte alignment on a CUDA device");
+  test_workspace_free(&w);
+  p.x.tensor.dl.byte_offset -= 2;
+  moe_free(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_refusals),      cmocka_unit_test(test_records),
+      cmocka_unit_test(test_large_cases),   cmocka_unit_test(test_same_bits_every_time),
+      cmocka_unit_test(test_random_shapes),
+  };
+  gpu_skip_without_device();
+  return test_gate_report("moe", cmocka_run_group_tests(tests, NULL, NULL));
+}
