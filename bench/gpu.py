@@ -111,7 +111,7 @@ def enqueue(call):
     return statistics.median(taken[50:]) / 1e3
 
 
-def environment(protocol, packages, ceilings):
+def environment(protocol, packages):
     """The first line of a receipt. The commit comes from TIGON_COMMIT where the sources have no history beside them."""
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit", "--format=csv,noheader",
              "-i", "0"]
@@ -127,19 +127,18 @@ def environment(protocol, packages, ceilings):
                        "architecture": platform.machine()},
             "versions": versions, "compiler": f"CUDA {torch.version.cuda}", "isa": f"sm_{major}{minor}", "threads": 1,
             "seed": 0, "quick": False, "seconds_a_row": 0, "commit": commit or os.environ.get("TIGON_COMMIT"),
-            "protocol": " ".join(f"{__doc__} {protocol}".split()), "ceilings": ceilings}
+            "protocol": " ".join(f"{__doc__} {protocol}".split()), "ceilings": {}}
 
 
 class Receipt:
-    """Lines of a receipt, written when the bench is done: the environment's ceilings are medians over the rows."""
-    def __init__(self, path, protocol, packages):
-        self.path, self.protocol, self.packages, self.lines = path, protocol, packages, []
+    """Lines of a receipt; the file is whole after each. The environment's ceiling is the median over the rows."""
+    def __init__(self, path, protocol, packages, ceiling):
+        self.path, self.ceiling, self.lines = path, ceiling, []
+        self.environment = environment(protocol, packages)
 
     def add(self, measurement):
         self.lines.append(measurement)
-
-    def write(self, ceiling):
-        ceilings = {ceiling: statistics.median(line[ceiling] for line in self.lines)}
+        self.environment["ceilings"] = {self.ceiling: statistics.median(line[self.ceiling] for line in self.lines)}
         with open(self.path, "w", encoding="utf-8") as file:
-            for line in (environment(self.protocol, self.packages, ceilings), *self.lines):
+            for line in (self.environment, *self.lines):
                 file.write(json.dumps(line) + "\n")

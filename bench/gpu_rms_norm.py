@@ -199,7 +199,8 @@ def main():
     torch.manual_seed(0)
     torch._dynamo.config.recompile_limit = 16 * len(SHAPES)  # a code for each shape, dtype and pass
     found = providers()
-    receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "quack-kernels", "apache-tvm-ffi"))
+    receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "quack-kernels", "apache-tvm-ffi"),
+                          "ceiling_gbs")
     shapes = SHAPES if options.rows == "all" else SHAPES[4:]
     for dtype in (torch.bfloat16, torch.float32):
         for shape in reversed(shapes):
@@ -211,7 +212,6 @@ def main():
     for m in host_rows(found):
         receipt.add(m)
         print(f"{m['provider']:18s} {m['pass']:30s} {m['host_us']:8.2f} us", flush=True)
-    receipt.write("ceiling_gbs")
 
 
 if __name__ == "__main__":
