@@ -114,7 +114,6 @@ def row(rows, width, dtype, found):
     d_weight, terms = exact_d_weight(xs[0], dys[0])
     # Llama's weight gradient rounds xhat to x's dtype
     rounding = terms * (2.0**-8 if dtype is torch.bfloat16 else 0) + 1
-    gpu.first_capture()
     for which in ("forward", "backward"):
         passes = 2 if which == "forward" else 3
         longs = [torch.randn(size // dtype.itemsize * passes // 2, device="cuda").to(dtype) for _ in xs]
@@ -201,6 +200,10 @@ def main():
     found = providers()
     receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "quack-kernels", "apache-tvm-ffi"),
                           "ceiling_gbs")
+    gpu.first_capture()
+    for m in host_rows(found):
+        receipt.add(m)
+        print(f"{m['provider']:18s} {m['pass']:30s} {m['host_us']:8.2f} us", flush=True)
     shapes = SHAPES if options.rows == "all" else SHAPES[4:]
     for dtype in (torch.bfloat16, torch.float32):
         for shape in reversed(shapes):
@@ -209,9 +212,6 @@ def main():
                 print(f"{m['dtype']:9s} {m['row']:13s} {m['pass']:9s} {m['provider']:14s} {m['device_ms'] * 1e3:8.2f} us  "
                       f"{m['device_ms'] / m['floor_ms']:6.3f} of the copy{'' if m['correct'] else '  WRONG'}", flush=True)
             torch.cuda.empty_cache()
-    for m in host_rows(found):
-        receipt.add(m)
-        print(f"{m['provider']:18s} {m['pass']:30s} {m['host_us']:8.2f} us", flush=True)
 
 
 if __name__ == "__main__":
