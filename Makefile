@@ -18,12 +18,14 @@ test:
 	@./bootstrap test
 
 # On a machine with a CUDA device (the programs in build/release/tests also run where there is only a driver): what needs a
-# device, and the bench, whose receipt goes to bench/results. The bench needs PyTorch, apache-tvm-ffi, and peers to compare.
+# device, and the benches, whose receipts go to bench/results. The benches need PyTorch, apache-tvm-ffi, and peers to compare.
 gpu-test: build
 	@TIGON_REQUIRE_GPU=1 ctest --test-dir $(BUILD) -L gpu --output-on-failure
 
 gpu-bench: build
-	@PYTHONPATH=python TIGON_FFI_LIBRARY=$(BUILD)/libtigon_ffi.so python3 bench/gpu_rms_norm.py bench/results/gpu_rms_norm.jsonl
+	@set -e; for family in rms_norm moe; do \
+		PYTHONPATH=python TIGON_FFI_LIBRARY=$(BUILD)/libtigon_ffi.so \
+			python3 bench/gpu_$$family.py bench/results/gpu_$$family.jsonl; done
 
 # Needs clang. New inputs are kept in build/fuzz/corpus; a finding ends it and is written to the current folder.
 fuzz:

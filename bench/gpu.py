@@ -112,7 +112,7 @@ def enqueue(call):
 
 
 def environment(protocol, packages):
-    """The first line of a receipt. The commit comes from TIGON_COMMIT where the sources have no history beside them."""
+    """The first line of a receipt. The commit is what TIGON_COMMIT says, for sources that were carried here without it."""
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,clocks.max.mem,power.limit", "--format=csv,noheader",
              "-i", "0"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
@@ -126,7 +126,7 @@ def environment(protocol, packages):
                        "cores": os.cpu_count(), "memory_bytes": properties.total_memory, "huge_pages": None,
                        "architecture": platform.machine()},
             "versions": versions, "compiler": f"CUDA {torch.version.cuda}", "isa": f"sm_{major}{minor}", "threads": 1,
-            "seed": 0, "quick": False, "seconds_a_row": 0, "commit": commit or os.environ.get("TIGON_COMMIT"),
+            "seed": 0, "quick": False, "seconds_a_row": 0, "commit": os.environ.get("TIGON_COMMIT") or commit or None,
             "protocol": " ".join(f"{__doc__} {protocol}".split()), "ceilings": {}}
 
 

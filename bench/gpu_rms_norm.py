@@ -20,8 +20,8 @@ HOST_SHAPE = (64, 2048)
 EPS = 1e-6
 CACHE_BYTES = 180_000_000
 PROTOCOL = """The floor is a copy of the same number of bytes under the same protocol: the faster of a copy and a
-negation. host_us is measured at 64 x 2048, in rows that say whether autograd takes part; there "launches" are the bare
-torch calls of as many kernels, and "autograd" is a function in Python that only allocates. peak_bytes: memory from
+negation. host_us is measured at 64 x 2048, in rows that say whether autograd takes part; there "floor: launches"
+are the bare torch calls of as many kernels, and "floor: autograd" is a function in Python that only allocates. peak_bytes: memory from
 PyTorch's allocator, outputs included. correct: 64 rows of out or dx, and all of d_weight, against the formula in
 float64."""
 
@@ -163,8 +163,8 @@ def host_rows(found):
     _, _, rstd = tigon.rms_norm_forward(x, weight, EPS)
     module = torch.nn.RMSNorm(width, EPS, device="cuda", dtype=dtype)
     torch_nn = ThroughAutograd("torch.nn.RMSNorm", torch.__version__, lambda x, w: module(x))
-    one = ThroughAutograd("launches", torch.__version__, lambda x, w: torch.neg(x))
-    floor = ThroughAutograd("autograd", torch.__version__, OnlyAllocates.apply)
+    one = ThroughAutograd("floor: launches", torch.__version__, lambda x, w: torch.neg(x))
+    floor = ThroughAutograd("floor: autograd", torch.__version__, OnlyAllocates.apply)
     calls = [(one, "forward, host", lambda: torch.neg(x)), (one, "backward, host", lambda: (torch.neg(x), torch.neg(x)))]
     calls.append((found[0], "backward, host", lambda: tigon.rms_norm_backward(dy, x, weight, rstd)))
     for provider in (*found, torch_nn):

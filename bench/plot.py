@@ -22,7 +22,8 @@ renewed with
 
 ```sh
 build/release/tigon bench --receipt bench/results/cpu.jsonl
-python3 bench/plot.py bench/results/cpu.jsonl
+make gpu-bench
+python3 bench/plot.py bench/results/*.jsonl
 ```
 
 ms: median time. rate: executed floating-point operations, or bytes read and written, a second. of ceiling: the rate over the
@@ -47,7 +48,15 @@ def families_of(measurements):
 
 
 def rate(m):
-    return f"{m['flop'] / m['device_ms'] * 1e-6:.1f} GFLOP/s" if "flop" in m else f"{m['bytes'] / m['device_ms'] * 1e-6:.1f} GB/s"
+    if "bytes" in m:
+        return f"{m['bytes'] / m['device_ms'] * 1e-6:.1f} GB/s"
+    gflops = m["flop"] / m["device_ms"] * 1e-6
+    return f"{gflops:.1f} GFLOP/s" if gflops < 1e4 else f"{gflops * 1e-3:.0f} TFLOP/s"
+
+
+def is_peer(name):
+    """Not another form of tigon, nor a floor that nothing can be faster than."""
+    return not name.startswith(("tigon", "floor: "))
 
 
 def peak(m):
@@ -61,7 +70,9 @@ def cost(m):
 
 def table(measurements):
     hosts = any(m["host_us"] is not None for m in measurements)
-    columns = ["ms", *(["host us"] if hosts else []), "rate", "of ceiling", "faster", "peak"]
+    sustained = any("sustained_ms" in m for m in measurements)
+    columns = ["ms", *(["sustained ms"] if sustained else []), *(["host us"] if hosts else []), "rate", "of ceiling",
+               "faster", "peak"]
     lines = ["| row | dtype | pass | provider | " + " | ".join(columns) + " |", "|---|---|---|---|" + "--:|" * len(columns)]
     for (row, dtype, which), providers in rows_of(measurements).items():
         ours = providers.get("tigon")
@@ -71,6 +82,8 @@ def table(measurements):
             values = [f"{m['device_ms']:.4g}", rate(m), share, faster, peak(m)]
             if hosts:
                 values.insert(1, "" if m["host_us"] is None else f"{m['host_us']:.2f}")
+            if sustained:
+                values.insert(1, f"{m['sustained_ms']:.4g}" if "sustained_ms" in m else "")
             name = name if m["correct"] else f"{name} (wrong result)"
             lines.append(f"| {row} | {dtype} | {which} | {name} | {' | '.join(values)} |")
     return "\n".join(lines)
@@ -82,7 +95,7 @@ def summary(measurements):
     for family, found in families_of(measurements).items():
         for (row, dtype, which), providers in rows_of(found).items():
             for name, m in providers.items():
-                if name.startswith("tigon") or "tigon" not in providers:
+                if not is_peer(name) or "tigon" not in providers:
                     continue
                 compared += 1
                 if cost(m) < cost(providers["tigon"]):
@@ -105,7 +118,7 @@ def describe(environment, path, measurements):
     device, versions = environment["device"], environment["versions"]
     peers = {}
     for m in measurements:
-        if not m["provider"].startswith("tigon"):
+        if is_peer(m["provider"]):
             peers.setdefault(m["provider_version"], {})[m["provider"]] = None
     ceilings = ", ".join(f"{name} {value:.1f}" for name, value in environment["ceilings"].items())
     facts = [("receipt", f"`{path}`"), ("date", environment["date"]), ("commit", environment["commit"] or "not known"),
@@ -157,7 +170,8 @@ def section(path, charts, page):
     whole = pathlib.Path(path).resolve()
     shown = whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole.name
     device = environment["device"]
-    parts = [f"## {device['gpu'] if 'gpu' in device else device['cpu'] or 'CPU'}, {environment['threads']} threads",
+    title = device["gpu"] if "gpu" in device else f"{device['cpu'] or 'CPU'}, {environment['threads']} threads"
+    parts = [f"## {title}",
              describe(environment, shown, measurements), summary(measurements)]
     if environment["quick"]:
         parts.append("These are the tiny rows of `--quick`: no measurement of speed.")

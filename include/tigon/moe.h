@@ -23,6 +23,12 @@
  * counted in the order of their index t * k + j; those past the limit are treated like skipped ones, in forward and in
  * backward, and the context's record gets TIGON_WORKSPACE with argument "row_limit", the index of the first such route,
  * and as value the limit that would have been enough. Of a bad id and the limit the one at the lower index is noted.
+ *
+ * The experts run on the CPU, and on CUDA devices of compute capability 9.x: there x, weights, out and the gradients are
+ * bfloat16 (weight gradients float32 too; topk_weights and their gradient of any dtype), D and I are multiples of 8,
+ * their tensors begin at multiples of 16 bytes and have strides that are multiples of 8, and T * k < 2^30. Anything
+ * else fails with TIGON_UNSUPPORTED. No call looks at data on the host: it can be captured, and replayed with other
+ * routing. The router runs on the CPU alone.
  */
 #ifndef TIGON_MOE_H
 #define TIGON_MOE_H
