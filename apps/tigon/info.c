@@ -42,7 +42,8 @@ static void print_gpu(void) {
   tigon_status status;
   for (; (status = tigon_device_query((DLDevice){kDLCUDA, id}, &info)) == TIGON_OK; id++) {
     if (id == 0)
-      printf("gpu backend:  rms_norm, and on Hopper the experts of moe in bfloat16; driver for CUDA %d.%d, %d.%d or later is needed\n",
+      printf("gpu backend:  rms_norm, and on Hopper the experts of moe in bfloat16; driver for CUDA %d.%d, %d.%d or "
+             "later is needed\n",
              info.driver_version / 1000, info.driver_version % 1000 / 10, info.oldest_driver_version / 1000,
              info.oldest_driver_version % 1000 / 10);
     print_device(id, &info);
