@@ -8,7 +8,7 @@ list(FILTER _core EXCLUDE REGEX "/(cpu[^/]*|base/gemm_kernel)\\.c$")
 if(TIGON_CUDA)
   list(APPEND _core ${TIGON_CUDA_IMAGES})
 else() # contexts know of CUDA only where it is
-  list(FILTER _core EXCLUDE REGEX "/(gpu/(driver|device|launch)|[a-z_]+/gpu)\\.c$")
+  list(FILTER _core EXCLUDE REGEX "/(gpu/(driver|device|launch|tensor_map)|[a-z_]+/gpu[a-z_]*)\\.c$")
 endif()
 
 set(_objects "")

@@ -109,7 +109,9 @@ static uint64_t row_bytes(const tigon_moe_problem *p, int64_t width, tigon_kind 
   return (uint64_t)(p->rows * width * tigon_kind_bytes(kind));
 }
 
+#if defined(TIGON_HAVE_CUDA)
 static bool on_cuda(DLDevice device) { return device.device_type == kDLCUDA; }
+#endif
 
 static uint64_t saved_size(const tigon_moe_problem *p, DLDevice device) {
   if (is_trivial(p)) return 0;

@@ -43,6 +43,7 @@ BREAKS = {
     "negative memory": (2, lambda line: changed(line, peak_bytes=-1), '"peak_bytes" is negative'),
     "no environment": (1, lambda line: "{}", '"receipt" is missing'),
     "another format": (1, lambda line: changed(line, receipt="tigon bench 0"), "tigon bench 1"),
+    "half a GPU": (1, lambda line: changed(line, device={**json.loads(line)["device"], "gpu": "Some"}), '"multiprocessors" is missing'),
     "no processor": (1, lambda line: changed(line, device={}), '"cpu" is missing'),
 }
 
@@ -80,8 +81,25 @@ def test_the_page_comes_from_the_receipt(lines, tmp_path):
     assert f"slower in 1 of {len(peers)} comparisons" in page and "Other (wrong result)" in page
     for line in lines[1:]:
         m = json.loads(line)
-        assert f"| {m['row']} | {m['dtype']} | {m['pass']} | tigon | {m['device_ms']:.3f} |" in page
+        assert f"| {m['row']} | {m['dtype']} | {m['pass']} | tigon | {m['device_ms']:.4g} |" in page
     charts = {path.name: path.read_bytes() for path in (tmp_path / "charts").iterdir()}
     assert charts.keys() == {"receipt_rms_norm.svg", "receipt_gemm.svg"} and all(f"charts/{name}" in page for name in charts)
     plot(tmp_path, text)
     assert charts == {path.name: path.read_bytes() for path in (tmp_path / "charts").iterdir()}  # the same bytes again
+
+
+@pytest.mark.skipif(not find_spec("matplotlib"), reason="charts need matplotlib")
+def test_receipts_of_a_gpu(lines, tmp_path):
+    """Rows of host time compare that; floors and other forms of tigon are no peers; sustained times have a column."""
+    device = {**json.loads(lines[0])["device"], "gpu": "Some GPU", "multiprocessors": 132}
+    host = json.loads(lines[1]) | {"pass": "forward, host", "host_us": 10, "device_ms": 1}
+    others = [host | {"provider": name, "host_us": us, "device_ms": 2}
+              for name, us in (("floor: launches", 1), ("tigon llama", 2), ("Fast", 5), ("Slow", 40))]
+    rows = [json.dumps(m) for m in (host, *others)]
+    kept = [changed(lines[2], sustained_ms=1.25), *lines[3:]]
+    result = plot(tmp_path, "\n".join([changed(lines[0], device=device), *rows, *kept]) + "\n")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "page.md").read_text()
+    assert "## Some GPU\n" in page and "132 multiprocessors" in page
+    assert "slower in 1 of 2 comparisons" in page and "forward, host: Fast takes 0.50 of the time" in page
+    assert "| host us |" in page and "| 1.25 |" in page
