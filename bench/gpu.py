@@ -1,9 +1,4 @@
 """What the benches on a CUDA device share: how they measure, and what stands in their receipts (bench/results/README.md).
-
-Device time: CALLS calls over rotated inputs, more than the second-level cache holds, captured into one graph whose
-replay is timed by events and divided by the calls; providers take turns, and the median over the turns counts. Outputs
-of all calls stay allocated, so that none finds its predecessor's in the cache. Operation time: the same calls enqueued
-one by one. Host time: what a call takes the CPU until it returns, the median of 2000 calls, the queue emptied every 50.
 """
 
 import functools
@@ -20,6 +15,10 @@ import torch
 import tigon
 
 TURNS, CALLS = 9, 12
+ROTATED = """Device time: CALLS calls over rotated inputs, more than the second-level cache holds, captured into one graph whose
+replay is timed by events and divided by the calls; providers take turns, and the median over the turns counts. Outputs
+of all calls stay allocated, so that none finds its predecessor's in the cache. Operation time: the same calls enqueued
+one by one. Host time: what a call takes the CPU until it returns, the median of 2000 calls, the queue emptied every 50."""
 
 
 def version(package):
@@ -127,7 +126,7 @@ def environment(protocol, packages):
                        "architecture": platform.machine()},
             "versions": versions, "compiler": f"CUDA {torch.version.cuda}", "isa": f"sm_{major}{minor}", "threads": 1,
             "seed": 0, "quick": False, "seconds_a_row": 0, "commit": os.environ.get("TIGON_COMMIT") or commit or None,
-            "protocol": " ".join(f"{__doc__} {protocol}".split()), "ceilings": {}}
+            "protocol": " ".join(protocol.split()), "ceilings": {}}
 
 
 class Receipt:

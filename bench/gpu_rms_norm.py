@@ -19,7 +19,7 @@ SHAPES = [(1024, 2048), (4096, 2048), (4096, 4096), (4096, 8192), (16384, 2048),
 HOST_SHAPE = (64, 2048)
 EPS = 1e-6
 CACHE_BYTES = 180_000_000
-PROTOCOL = """The floor is a copy of the same number of bytes under the same protocol: the faster of a copy and a
+PROTOCOL = gpu.ROTATED + """ The floor is a copy of the same number of bytes under the same protocol: the faster of a copy and a
 negation. host_us is measured at 64 x 2048, in rows that say whether autograd takes part; there "floor: launches"
 are the bare torch calls of as many kernels, and "floor: autograd" is a function in Python that only allocates. peak_bytes: memory from
 PyTorch's allocator, outputs included. correct: 64 rows of out or dx, and all of d_weight, against the formula in

@@ -127,7 +127,7 @@ typedef struct tigon_exec {
   void *stream;             /* GPU stream; NULL on the CPU */
   void *workspace;          /* 64-byte aligned; contents are undefined before and after a call */
   uint64_t workspace_bytes; /* at least the _workspace query's answer for the same exec and args */
-  tigon_context *context;   /* keeps the record; NULL: bad values are handled in the same way, but not recorded */
+  tigon_context *context;   /* of the device; keeps the record. NULL: bad values are not recorded, but handled alike */
 } tigon_exec;
 
 /* An ordered group of processing elements. This version runs on one, so args take NULL; anything else is refused with

@@ -26,8 +26,9 @@
  *
  * The experts run on the CPU, and on CUDA devices of compute capability 9.x: there x, weights, out and the gradients are
  * bfloat16 (weight gradients float32 too; topk_weights and their gradient of any dtype), D and I are multiples of 8,
- * their tensors begin at multiples of 16 bytes and have strides that are multiples of 8, and T * k < 2^30. Anything
- * else fails with TIGON_UNSUPPORTED. No call looks at data on the host: it can be captured, and replayed with other
+ * their tensors begin at multiples of 16 bytes and have strides that are multiples of 8 (of weights not negative), and D,
+ * I, T * k and the number of tiles (rows / 64 times columns / 256) are at most 2^30. Anything else fails with
+ * TIGON_UNSUPPORTED. Where there is nothing to compute (D or I 0, no gradient wanted) no bad id is noted. No call looks at data on the host: it can be captured, and replayed with other
  * routing. The router runs on the CPU alone.
  */
 #ifndef TIGON_MOE_H

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/pool.h"
 #include "base/status.h"
 
@@ -50,6 +51,10 @@ tigon_status tigon_exec_load(const char *op, const tigon_exec *from, unsigned de
   if (to->device.device_type == 0) to->device.device_type = kDLCPU;
   const tigon_status status = tigon_device_check(op, "exec.device", to->device, devices);
   if (status != TIGON_OK) return status;
+  if (to->context && to->context->device.device_type != to->device.device_type)
+    return tigon_fail(TIGON_INVALID_ARGUMENT, op, "exec.context",
+                      "expected a context of exec.device (type %d), got one of device type %d",
+                      (int)to->device.device_type, (int)to->context->device.device_type);
   if (to->num_threads < 0 || to->num_threads > TIGON_MAX_THREADS)
     return tigon_fail(TIGON_INVALID_ARGUMENT, op, "exec.num_threads", "expected 0 to %d, got %" PRId32,
                       TIGON_MAX_THREADS, to->num_threads);

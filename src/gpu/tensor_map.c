@@ -1,7 +1,6 @@
 #include "gpu/tensor_map.h"
 
-tigon_status tigon_tensor_map_make(const tigon_gpu_call *call, const char *name, const tigon_tensor_map *from,
-                                   CUtensorMap *map) {
+tigon_status tigon_tensor_map_make(const tigon_gpu_call *call, const tigon_tensor_map *from, CUtensorMap *map) {
   enum { RANK = 3, ELEMENT = 2, BOX_WIDTH = 64 };
   const cuuint64_t extents[RANK] = {(cuuint64_t)from->extent[0], (cuuint64_t)from->extent[1],
                                     (cuuint64_t)from->extent[2]};
@@ -12,5 +11,6 @@ tigon_status tigon_tensor_map_make(const tigon_gpu_call *call, const char *name,
       map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, RANK, (void *)(uintptr_t)from->data, extents, strides, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? TIGON_OK : tigon_driver_fail(call->driver, call->op, name, result);
+  return result == CUDA_SUCCESS ? TIGON_OK
+                                : tigon_driver_fail(call->driver, call->op, "cuTensorMapEncodeTiled", result);
 }

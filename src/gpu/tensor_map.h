@@ -4,7 +4,7 @@
 
 #include "gpu/launch.h"
 
-/* A bf16 tensor of up to three dimensions, the fastest first: extents, the strides in elements of all but the first,
+/* A bf16 tensor of three dimensions, the fastest first: extents, the strides in elements of all but the first,
  * and the box of a copy, which is 64 wide in the first under the 128-byte swizzle. Address and strides are multiples of
  * 16 bytes. */
 typedef struct tigon_tensor_map {
@@ -13,8 +13,6 @@ typedef struct tigon_tensor_map {
   int box[2]; /* in the second and third dimension */
 } tigon_tensor_map;
 
-/* name: of the argument, for the error. */
-tigon_status tigon_tensor_map_make(const tigon_gpu_call *call, const char *name, const tigon_tensor_map *from,
-                                   CUtensorMap *map);
+tigon_status tigon_tensor_map_make(const tigon_gpu_call *call, const tigon_tensor_map *from, CUtensorMap *map);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Lines of the usual priority, or (`last`) such as give way last. Called by whole warps. */
+/* Lines of the usual priority, or (`last`) such as give way last. */
 __device__ __forceinline__ uint64_t cache_policy(bool last) {
   uint64_t usual, evict_last;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));

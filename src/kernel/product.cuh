@@ -3,7 +3,7 @@
  * the operands to a ring in shared memory, and two that multiply, 64 of a tile's 128 rows each, and store.
  *
  * Rows come in groups (the experts of a mixture), each with a matrix of its own; a group's rows begin at a multiple of
- * 64. The host knows no row counts: tiles are numbered through the groups, a counter in device memory hands them out,
+ * 64. The host knows no row counts: tiles are numbered through the groups, a counter in device memory may hand them out,
  * and the bringing warpgroup's first warp finds the tile to a number and publishes it. A tile with at most 64 rows is
  * multiplied by one warpgroup alone.
  *
@@ -42,10 +42,11 @@ template <int STAGE_COUNT, int BOXES> struct product_shared {
   char a[STAGE_COUNT][PRODUCT_M * ROW_BYTES];
   char b[STAGE_COUNT][PRODUCT_N * ROW_BYTES];
   char box[2][BOXES][BOX_BYTES];
-  uint64_t full[STAGE_COUNT], empty[STAGE_COUNT];
-  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS];
-  uint64_t box_full[2][2];    /* for kernels that also read boxes */
-  float row_value[2][HALF_M]; /* for kernels with a factor for each row */
+  uint64_t full[STAGE_COUNT],
+      empty[STAGE_COUNT]; /* filled by the bringing warpgroup, emptied by each warp that multiplies */
+  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each warp that has read */
+  uint64_t box_full[2][2];                                /* for kernels that also read boxes */
+  float row_value[2][HALF_M];                             /* for kernels with a factor for each row */
   tile tiles[TILE_SLOTS];
 };
 

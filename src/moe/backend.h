@@ -1,6 +1,6 @@
 /*
  * Between the checked arguments of a mixture of experts and the code that computes it. R is the most routes that are
- * computed, T * k or the row limit; row buffers are sorted by expert as plan.h says, without padding.
+ * computed, T * k or the row limit; row buffers are sorted by expert as plan.h says, on the CPU without padding.
  */
 #ifndef TIGON_MOE_BACKEND_H
 #define TIGON_MOE_BACKEND_H

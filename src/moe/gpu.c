@@ -31,10 +31,14 @@ enum {
   ELEMENT = 2, /* bytes */
   VECTOR = 8,  /* elements of 16 bytes */
   FEWEST_ROUTES = 32,
-  PLAN_THREADS = 1024,
   ROW_THREADS = 256,
-  COPY_BLOCKS = 8 /* a multiprocessor */
+  MOST_NUMBER = 1 << 30, /* of routes, columns and tiles, which the kernels count in 32 bits */
+  COPY_BLOCKS = 8        /* a multiprocessor */
 };
+
+_Static_assert((int)MOE_MOST_EXPERTS == (int)TIGON_MOE_MAX_EXPERTS, "what the checks let through");
+
+static const int64_t MOST_STRIDE = (int64_t)1 << 38; /* elements: 2^39 bytes */
 
 /* --- checks and sizes -------------------------------------------------------------------------------------------- */
 
@@ -57,9 +61,13 @@ static void check_bf16(tigon_checker *check, const char *name, const tigon_view 
 
 /* Rows and matrices begin at multiples of 16 bytes. */
 static void check_strides(tigon_checker *check, const char *name, const tigon_view *view) {
-  for (int i = 0; i + 1 < view->ndim; i++)
+  if (tigon_elements(view) == 0) return;
+  for (int i = 0; i + 1 < view->ndim; i++) {
     if (view->stride[i] % VECTOR)
       unsupported(check, name, "strides that are multiples of 8", "%" PRId64, view->stride[i]);
+    if (view->ndim == 3 && (view->stride[i] < 0 || view->stride[i] > MOST_STRIDE)) /* bulk copies reach no others */
+      unsupported(check, name, "strides from 0 to 2^38", "%" PRId64, view->stride[i]);
+  }
   if (!check->query && (uintptr_t)view->data % 16)
     unsupported(check, name, "16-byte alignment", "address %" PRIx64, (int64_t)(uintptr_t)view->data);
 }
@@ -80,14 +88,17 @@ static void check_all(tigon_checker *check, const named_view *all, int count, bo
 static void check_inputs(tigon_checker *check, const tigon_moe_problem *p, bool packed) {
   const char *const gate = packed ? "gate_up" : "gate";
   const named_view all[] = {{"x", &p->x}, {gate, &p->gate}, {packed ? "gate_up" : "up", &p->up}, {"down", &p->down}};
-  if (p->width % VECTOR) unsupported(check, "x", "a width (D) that is a multiple of 8", "%" PRId64, p->width);
-  if (p->inner % VECTOR) unsupported(check, gate, "an inner width (I) that is a multiple of 8", "%" PRId64, p->inner);
+  if (p->width % VECTOR || p->width > MOST_NUMBER)
+    unsupported(check, "x", "a width (D) that is a multiple of 8 up to 2^30", "%" PRId64, p->width);
+  if (p->inner % VECTOR || p->inner > MOST_NUMBER)
+    unsupported(check, gate, "an inner width (I) that is a multiple of 8 up to 2^30", "%" PRId64, p->inner);
   check_all(check, all, 4, false);
+  if (check->status != TIGON_OK) return;
   const int64_t columns = tigon_ceil_div(p->inner, PRODUCT_N / 2) + tigon_ceil_div(p->width, PRODUCT_N);
   int64_t tiles;
-  if (routes_of(p) > INT32_MAX / 2 || padded_rows(p) > INT32_MAX / 2 ||
-      __builtin_mul_overflow(padded_rows(p) / MOE_ALIGN, columns, &tiles) || tiles > INT32_MAX / 2)
-    unsupported(check, "x", "fewer tiles of rows", "%" PRId64 " tokens", p->tokens);
+  if (routes_of(p) > MOST_NUMBER) unsupported(check, "topk_ids", "T k up to 2^30", "%" PRId64, routes_of(p));
+  if (__builtin_mul_overflow(padded_rows(p) / MOE_ALIGN, columns, &tiles) || tiles > MOST_NUMBER)
+    unsupported(check, "x", "rows / 64 times columns / 256 up to 2^30", "%" PRId64, tiles);
 }
 
 void tigon_moe_gpu_check(tigon_checker *check, const tigon_moe_problem *p, const tigon_view *out, bool packed) {
@@ -189,8 +200,8 @@ tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *ex
                             .record = exec->context ? exec->context->record : NULL,
                             .bad = event(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
                             .full = event(TIGON_WORKSPACE, call->op, "row_limit")};
-  const tigon_grid one = {.blocks = 1, .threads = PLAN_THREADS};
-  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = PLAN_THREADS};
+  const tigon_grid one = {.blocks = 1, .threads = MOE_PLAN_THREADS};
+  const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = MOE_PLAN_THREADS};
   const tigon_grid each = {
       .blocks = chunks, .threads = 32, .shared_bytes = (int)(p->experts * (int64_t)sizeof(int32_t))};
   tigon_status status = limited ? tigon_gpu_launch(call, &limit_kernel, one, &params) : TIGON_OK;
@@ -245,15 +256,14 @@ tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_p
       tigon_moe_weights_map(&p->gate, !p->transposed), tigon_moe_weights_map(&p->up, !p->transposed),
       tigon_moe_rows_map(p, b->a, 1, p->inner, 64), tigon_moe_rows_map(p, b->h, 2, p->inner, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.out, &params.h};
-  const char *const names[] = {"gate", "up", "exec.workspace", "saved"};
-  const tigon_status status = tigon_moe_gpu_maps(call, b->h ? 4 : 3, names, maps, to);
+  const tigon_status status = tigon_moe_gpu_maps(call, b->h ? 4 : 3, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &gate_up_kernels[p->transposed], &params) : status;
 }
 
-tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const char *const *names,
-                                const tigon_tensor_map *maps, CUtensorMap *const *to) {
+tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const tigon_tensor_map *maps,
+                                CUtensorMap *const *to) {
   tigon_status status = TIGON_OK;
-  for (int i = 0; i < count && status == TIGON_OK; i++) status = tigon_tensor_map_make(call, names[i], &maps[i], to[i]);
+  for (int i = 0; i < count && status == TIGON_OK; i++) status = tigon_tensor_map_make(call, &maps[i], to[i]);
   return status;
 }
 
@@ -267,8 +277,7 @@ static tigon_status down(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                    tigon_moe_rows_map(p, b->a, 1, p->inner, PRODUCT_M),
                                    tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.a, &params.out};
-  const char *const names[] = {"down", "exec.workspace", "exec.workspace"};
-  const tigon_status status = tigon_moe_gpu_maps(call, 3, names, maps, to);
+  const tigon_status status = tigon_moe_gpu_maps(call, 3, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, p->transposed, &params) : status;
 }
 
@@ -287,18 +296,18 @@ static int64_t weight_row_bytes(const tigon_moe_problem *p) {
   return p->weights.stride[0] * tigon_kind_bytes(p->weights.kind);
 }
 
-tigon_status tigon_moe_gpu_copy(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
-                                const tigon_view *from, bool weighted, char *to) {
-  moe_copy_params params = {.x = from->data,
-                            .weights = weighted ? p->weights.data : NULL,
-                            .x_row_bytes = from->stride[0] * ELEMENT,
+tigon_status tigon_moe_gpu_sort_x(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                  const tigon_moe_gpu_blocks *b) {
+  moe_copy_params params = {.x = p->x.data,
+                            .weights = p->on_input ? p->weights.data : NULL,
+                            .x_row_bytes = p->x.stride[0] * ELEMENT,
                             .weight_row_bytes = weight_row_bytes(p),
                             .weight_kind = (int32_t)p->weights.kind,
                             .width = (int32_t)p->width,
                             .row_token = b->row_token,
                             .last_row = b->first_row + p->experts,
                             .row_choice = b->row_choice,
-                            .sorted = to};
+                            .sorted = b->x};
   const int64_t blocks = tigon_smaller(padded_rows(p), (int64_t)COPY_BLOCKS * call->device->multiprocessors);
   return tigon_gpu_launch(call, &copy_kernel, row_grid(blocks, p->width), &params);
 }
@@ -328,19 +337,22 @@ tigon_status tigon_moe_gpu_begin(const char *op, const tigon_exec *exec, tigon_g
                                         call->device->major, call->device->minor));
 }
 
-static CUresult clear_matrix(const tigon_gpu_call *call, char *data, const tigon_view *view, int rows_axis) {
+static CUresult clear_rows(const tigon_gpu_call *call, char *data, const tigon_view *view, int axis, int64_t rows) {
   const int64_t bytes = tigon_kind_bytes(view->kind);
-  return call->driver->cuMemsetD2D8Async((CUdeviceptr)data, (size_t)(view->stride[rows_axis] * bytes), 0,
-                                         (size_t)(view->shape[rows_axis + 1] * bytes), (size_t)view->shape[rows_axis],
-                                         call->stream);
+  return call->driver->cuMemsetD2D8Async((CUdeviceptr)data, (size_t)(view->stride[axis] * bytes), 0,
+                                         (size_t)(view->shape[axis + 1] * bytes), (size_t)rows, call->stream);
 }
 
 static tigon_status clear(const tigon_gpu_call *call, const tigon_view *view) {
   if (!tigon_present(view) || tigon_elements(view) == 0) return TIGON_OK;
   CUresult result = CUDA_SUCCESS;
-  if (view->ndim == 2) result = clear_matrix(call, view->data, view, 0);
-  for (int64_t e = 0; view->ndim == 3 && e < view->shape[0] && result == CUDA_SUCCESS; e++)
-    result = clear_matrix(call, tigon_at(view, e), view, 1);
+  if (view->ndim == 2)
+    result = clear_rows(call, view->data, view, 0, view->shape[0]);
+  else if (view->stride[0] == view->shape[1] * view->stride[1])
+    result = clear_rows(call, view->data, view, 1, view->shape[0] * view->shape[1]);
+  else
+    for (int64_t e = 0; e < view->shape[0] && result == CUDA_SUCCESS; e++)
+      result = clear_rows(call, tigon_at(view, e), view, 1, view->shape[1]);
   return result == CUDA_SUCCESS ? TIGON_OK : tigon_driver_fail(call->driver, call->op, "cuMemsetD2D8Async", result);
 }
 
@@ -360,7 +372,7 @@ tigon_status tigon_moe_gpu_forward(const char *op, const tigon_exec *exec, const
   tigon_status status = tigon_moe_gpu_begin(op, exec, &call);
   if (status != TIGON_OK) return status;
   status = tigon_moe_gpu_plan(&call, exec, p, b);
-  if (status == TIGON_OK && p->on_input) status = tigon_moe_gpu_copy(&call, p, b, &p->x, true, b->x);
+  if (status == TIGON_OK && p->on_input) status = tigon_moe_gpu_sort_x(&call, p, b);
   if (status == TIGON_OK) status = tigon_moe_gpu_gate_up(&call, p, b);
   if (status == TIGON_OK) status = down(&call, p, b);
   if (status == TIGON_OK) status = tigon_moe_gpu_combine(&call, p, b, !p->on_input, out);

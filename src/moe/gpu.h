@@ -10,7 +10,7 @@ typedef struct tigon_moe_gpu_blocks {
   int32_t *row_token, *row_of;
   uint8_t *row_choice;
   char *x;      /* (rows, D) x, or s x with on_input; where it is needed in sorted order */
-  char *h;      /* (rows, 2I) the saved block; in forward NULL: not kept */
+  char *h;      /* (rows, 2I) g and u: the saved block; in forward NULL: not kept; in backward also computed again */
   char *a;      /* (rows, I); in backward weighted by s, unless x is */
   char *y;      /* (rows, D); in backward dout, later the rows of dx */
   bool h_ready; /* backward: h holds g and u */

@@ -36,8 +36,7 @@ static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_probl
       tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->a, 1, p->inner, 64),
       tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted, &params.sorted};
-  const char *const names[] = {"down", "saved", "exec.workspace", "exec.workspace", "exec.workspace"};
-  const tigon_status status = tigon_moe_gpu_maps(call, params.sorts ? 5 : 4, names, maps, to);
+  const tigon_status status = tigon_moe_gpu_maps(call, params.sorts ? 5 : 4, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], &params) : status;
 }
 
@@ -51,8 +50,7 @@ static tigon_status dx_rows(const tigon_gpu_call *call, const tigon_moe_problem 
       tigon_moe_weights_map(&p->gate, p->transposed), tigon_moe_weights_map(&p->up, p->transposed),
       tigon_moe_rows_map(p, b->dh, 2, p->inner, PRODUCT_M), tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.a, &params.out};
-  const char *const names[] = {"gate", "up", "exec.workspace", "exec.workspace"};
-  const tigon_status status = tigon_moe_gpu_maps(call, 4, names, maps, to);
+  const tigon_status status = tigon_moe_gpu_maps(call, 4, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, !p->transposed, &params) : status;
 }
 
@@ -90,7 +88,6 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                .accumulates = g->accumulate};
   tigon_tensor_map maps[4] = {operand_map(p, &a), operand_map(p, &other)};
   CUtensorMap *const to[] = {&params.a, &params.b, &params.out[0], &params.out[1]};
-  const char *const names[] = {"exec.workspace", "exec.workspace", "d_weights", "d_weights"};
   const bool wide = one->kind == TIGON_F32;
   for (int i = 0; i < parts; i++) {
     if (wide)
@@ -101,7 +98,7 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                        .stride = {gradients[i]->stride[1], gradients[i]->stride[0]},
                                        .box = {64, 1}};
   }
-  const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, names, maps, to);
+  const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernel, &params) : status;
 }
 
@@ -154,7 +151,7 @@ static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, cons
                         const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
   tigon_status status = tigon_moe_gpu_plan(call, exec, p, b);
-  if (status == TIGON_OK && b->x) status = tigon_moe_gpu_copy(call, p, b, &p->x, p->on_input, b->x);
+  if (status == TIGON_OK && b->x) status = tigon_moe_gpu_sort_x(call, p, b);
   if (status == TIGON_OK && !b->h_ready) status = tigon_moe_gpu_gate_up(call, p, b);
   if (status == TIGON_OK) status = activation(call, p, b, g);
   if (status == TIGON_OK && b->dots) status = dots(call, p, b, &g->d_weights);

@@ -19,8 +19,8 @@ tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data
  * runs along the tensor's columns. */
 tigon_tensor_map tigon_moe_weights_map(const tigon_view *weights, bool k_major);
 
-tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const char *const *names,
-                                const tigon_tensor_map *maps, CUtensorMap *const *to);
+tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const tigon_tensor_map *maps,
+                                CUtensorMap *const *to);
 
 product_tiles tigon_moe_gpu_tiles(const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b, int counter, int64_t width,
                                   int tile_width);
@@ -32,9 +32,9 @@ tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_p
 /* Sorted rows by weights; mn_major: the depth runs along the rows of the weights. */
 tigon_status tigon_moe_gpu_rows(const tigon_gpu_call *call, bool mn_major, moe_product_params *params);
 
-/* Rows of x or dout in sorted order, times s where `weighted`. */
-tigon_status tigon_moe_gpu_copy(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
-                                const tigon_view *from, bool weighted, char *to);
+/* b->x: the rows of x in sorted order, with on_input times s */
+tigon_status tigon_moe_gpu_sort_x(const tigon_gpu_call *call, const tigon_moe_problem *p,
+                                  const tigon_moe_gpu_blocks *b);
 /* out = the sums of b->y over the routes of each token */
 tigon_status tigon_moe_gpu_combine(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                    const tigon_moe_gpu_blocks *b, bool weighted, const tigon_view *out);

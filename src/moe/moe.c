@@ -1,4 +1,4 @@
-/* The expert MLP's entry points: arguments, sizes of workspace and saved block, and the call of the CPU backend. */
+/* The expert MLP's entry points: arguments, sizes of workspace and saved block, and the call of a backend. */
 #include <inttypes.h>
 #include <stddef.h>
 
@@ -230,11 +230,11 @@ static tigon_status prepare_forward(const tigon_exec *exec, const tigon_moe_args
   tigon_check_apart(&check, "out", &f->out, a->gate_up ? "gate_up" : "gate", &p->gate);
   tigon_check_apart(&check, "out", &f->out, a->gate_up ? "gate_up" : "up", &p->up);
   tigon_check_apart(&check, "out", &f->out, "down", &p->down);
-  check_saved(&check, p, a->saved, a->saved_bytes);
   tigon_check_alone(&check, a->team, "expert_begin", a->expert_begin);
 #if defined(TIGON_HAVE_CUDA)
   if (check.status == TIGON_OK && on_cuda(f->exec.device)) tigon_moe_gpu_check(&check, p, &f->out, a->gate_up != NULL);
 #endif
+  check_saved(&check, p, a->saved, a->saved_bytes);
   if (check.status != TIGON_OK) return check.status;
   f->workspace_bytes = forward_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(forward_op, &f->exec, f->workspace_bytes);
@@ -412,12 +412,12 @@ static tigon_status prepare_backward(const tigon_exec *exec, const tigon_moe_bac
   f->p = check_inputs(&check, &in);
   check_gradients(&check, a, &f->p, &f->g);
   if (check.status == TIGON_OK) check_backward_apart(&check, f);
-  check_saved(&check, &f->p, a->saved, a->saved_bytes);
   tigon_check_alone(&check, a->team, "expert_begin", a->expert_begin);
 #if defined(TIGON_HAVE_CUDA)
   if (check.status == TIGON_OK && on_cuda(f->exec.device))
     tigon_moe_gpu_check_backward(&check, &f->p, &f->g, a->gate_up != NULL);
 #endif
+  check_saved(&check, &f->p, a->saved, a->saved_bytes);
   if (check.status != TIGON_OK) return check.status;
   f->workspace_bytes = backward_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(backward_op, &f->exec, f->workspace_bytes);

@@ -140,9 +140,10 @@ static void test_refusals(void **state) {
   expect_refusal(&c, TIGON_F32, "x: expected dtype bfloat16 on a CUDA device");
   expect_refusal(&c, TIGON_F16, "x: expected dtype bfloat16 on a CUDA device");
   c.width = 60;
-  expect_refusal(&c, TIGON_BF16, "x: expected a width (D) that is a multiple of 8 on a CUDA device, got 60");
+  expect_refusal(&c, TIGON_BF16, "x: expected a width (D) that is a multiple of 8 up to 2^30 on a CUDA device, got 60");
   c.width = 64, c.inner = 36;
-  expect_refusal(&c, TIGON_BF16, "gate: expected an inner width (I) that is a multiple of 8 on a CUDA device, got 36");
+  expect_refusal(&c, TIGON_BF16,
+                 "gate: expected an inner width (I) that is a multiple of 8 up to 2^30 on a CUDA device, got 36");
   c.inner = 64;
   moe_problem p;
   moe_make(&p, &c, TIGON_BF16, false, 5);
@@ -158,10 +159,104 @@ static void test_refusals(void **state) {
   moe_free(&p);
 }
 
+/* Backward with some outputs absent: bit i of `wanted` for the i-th of those that moe_gradient_names lists. */
+static void run_wanted(moe_problem *p, unsigned wanted) {
+  tigon_moe_backward_args args = moe_backward_args(p);
+  DLTensor **const outputs[] = {&args.dx, &args.d_topk_weights, &args.d_gate, &args.d_up, &args.d_down};
+  for (int i = 0; i < MOE_GRADIENTS; i++)
+    if (!(wanted & 1u << i)) *outputs[i] = NULL;
+  uint64_t bytes;
+  test_expect_status(tigon_moe_backward_workspace(NULL, &args, &bytes), TIGON_OK, NULL);
+  test_workspace w;
+  test_workspace_make(&w, bytes, 1);
+  test_expect_status(tigon_moe_backward(&w.exec, &args), TIGON_OK, NULL);
+  test_workspace_free(&w);
+}
+
+static void test_absent_gradients(void **state) {
+  (void)state;
+  for (int variant = 0; variant < 4; variant++) {
+    const moe_case c = {
+        .tokens = 90, .choices = 3, .width = 136, .inner = 72, .experts = 5, .options = variant & 1 ? MOE_ON_INPUT : 0};
+    moe_problem all, some;
+    moe_make(&all, &c, TIGON_BF16, variant & 2, 11);
+    moe_run_both(&all, 1);
+    const test_tensor *const whole[] = {&all.dx, &all.d_weights, &all.d_gate, &all.d_up, &all.d_down};
+    for (unsigned wanted = 0; wanted < 1u << MOE_GRADIENTS; wanted++) {
+      moe_make(&some, &c, TIGON_BF16, variant & 2, 11);
+      moe_run_forward(&some, 1, NULL);
+      run_wanted(&some, wanted);
+      const test_tensor *const got[] = {&some.dx, &some.d_weights, &some.d_gate, &some.d_up, &some.d_down};
+      for (int i = 0; i < MOE_GRADIENTS; i++)
+        if (wanted & 1u << i) moe_check_same_values(moe_gradient_names[i], got[i], whole[i]);
+      moe_free(&some);
+    }
+    moe_free(&all);
+  }
+}
+
+/* d_gate in float32 beside d_up in bfloat16: products of their own. */
+static void test_gradients_of_two_dtypes(void **state) {
+  (void)state;
+  const moe_case c = {.tokens = 90, .choices = 3, .width = 136, .inner = 72, .experts = 5};
+  moe_problem narrow, wide;
+  moe_make(&narrow, &c, TIGON_BF16, true, 12);
+  moe_make(&wide, &c, TIGON_BF16, true, 12);
+  test_tensor_free(&wide.d_gate);
+  moe_make_weight(&wide.d_gate, TIGON_F32, &c, c.inner, c.width);
+  moe_run_both(&narrow, 1);
+  moe_run_both(&wide, 1);
+  moe_check_same_values("d_up", &wide.d_up, &narrow.d_up);
+  for (int64_t i = 0; i < narrow.d_gate.count; i++)
+    assert_true(tigon_round_to(TIGON_BF16, (float)test_tensor_get(&wide.d_gate, i)) ==
+                (float)test_tensor_get(&narrow.d_gate, i));
+  moe_free(&narrow);
+  moe_free(&wide);
+}
+
+/* Without tokens, or without width: outputs are zeros. */
+static void test_nothing_to_compute(void **state) {
+  (void)state;
+  const moe_case cases[] = {{.tokens = 0, .choices = 2, .width = 64, .inner = 64, .experts = 3},
+                            {.tokens = 9, .choices = 2, .width = 64, .inner = 0, .experts = 3},
+                            {.tokens = 9, .choices = 2, .width = 0, .inner = 64, .experts = 3}};
+  for (int i = 0; i < COUNT(cases); i++) {
+    moe_problem p;
+    moe_make(&p, &cases[i], TIGON_BF16, i % 2, 4);
+    moe_run_both(&p, 1);
+    test_tensor *all[MOE_OUTPUTS];
+    moe_outputs_of(&p, all);
+    for (int o = 0; o < MOE_OUTPUTS; o++)
+      for (int64_t e = 0; all[o]->block && e < all[o]->count; e++) assert_true(test_tensor_get(all[o], e) == 0);
+    moe_free(&p);
+  }
+}
+
+static void test_context_of_another_device(void **state) {
+  (void)state;
+  const moe_case c = {.tokens = 4, .choices = 1, .width = 64, .inner = 64, .experts = 2};
+  tigon_context *context;
+  moe_problem p;
+  test_expect_status(tigon_context_create((DLDevice){0}, &context), TIGON_OK, NULL);
+  moe_make(&p, &c, TIGON_BF16, false, 6);
+  const tigon_moe_args args = moe_forward_args(&p);
+  const tigon_exec exec = {.size = sizeof exec, .context = context};
+  test_expect_status(tigon_moe(&exec, &args), TIGON_INVALID_ARGUMENT,
+                     "exec.context: expected a context of exec.device (type 2), got one of device type 1");
+  moe_free(&p);
+  tigon_context_destroy(context);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_refusals),      cmocka_unit_test(test_records),
-      cmocka_unit_test(test_large_cases),   cmocka_unit_test(test_same_bits_every_time),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_records),
+      cmocka_unit_test(test_context_of_another_device),
+      cmocka_unit_test(test_nothing_to_compute),
+      cmocka_unit_test(test_absent_gradients),
+      cmocka_unit_test(test_gradients_of_two_dtypes),
+      cmocka_unit_test(test_large_cases),
+      cmocka_unit_test(test_same_bits_every_time),
       cmocka_unit_test(test_random_shapes),
   };
   gpu_skip_without_device();

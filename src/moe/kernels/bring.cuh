@@ -8,6 +8,8 @@
 #include "kernel/product.cuh"
 #include "moe/kernels/params.h"
 
+static_assert(MOE_ALIGN == HALF_M, "experts begin at half tiles");
+
 /* 128 of a stage's 256 columns, from depth k on, of an expert's matrix. */
 template <int MAJOR, class SHARED>
 __device__ __forceinline__ void load_columns(SHARED *s, int stage, int half, const CUtensorMap *map, int group, int k,
@@ -91,6 +93,9 @@ __device__ __forceinline__ void gather_tiles(const product_tiles &tiles, const g
   async_wait_all();
 }
 
+/* The thread's half tile. */
+__device__ __forceinline__ int half_of_block() { return (int)threadIdx.x / WARPGROUP - 1; }
+
 /* What a kernel does besides multiplying: before a tile's product, with each stage, and behind the product. */
 struct plain_work {
   __device__ __forceinline__ void prepare(const tile &) {}
@@ -101,7 +106,7 @@ struct plain_work {
 /* The multiplying warpgroups' loop. work.store(tile, sums) takes a finished half tile. */
 template <int A_MAJOR, int B_MAJOR, bool GATHERED, class SHARED, class WORK>
 __device__ __forceinline__ void multiply_tiles(SHARED *s, WORK &work) {
-  const int half = (int)threadIdx.x / WARPGROUP - 1;
+  const int half = half_of_block();
   ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
   for (;;) {
@@ -130,8 +135,5 @@ template <int N> __device__ __forceinline__ void pack_sums(const float (&sums)[N
 }
 
 __device__ __forceinline__ float sigmoid(float v) { return __fdividef(1.0f, 1.0f + __expf(-v)); }
-
-/* The thread's half tile. */
-__device__ __forceinline__ int half_of_block() { return (int)threadIdx.x / WARPGROUP - 1; }
 
 #endif

@@ -1,4 +1,4 @@
-/* What moe/gpu.c passes to the kernels. Plain C, read by both compilers. */
+/* What moe/gpu.c and gpu_backward.c pass to the kernels. Plain C, read by both compilers. */
 #ifndef TIGON_MOE_KERNELS_PARAMS_H
 #define TIGON_MOE_KERNELS_PARAMS_H
 
@@ -15,6 +15,8 @@ enum { MOE_COUNT_GATE_UP, MOE_COUNT_ROWS, MOE_COUNT_ACTIVATION, MOE_COUNTERS };
 
 /* Of routes, each the work of a warp; a multiple of 32. */
 enum { MOE_MOST_CHUNKS = 256 };
+
+enum { MOE_PLAN_THREADS = 1024, MOE_MOST_EXPERTS = 4096 };
 
 /* The device's plan: plan.h's, in chunks of routes. A warp works on a chunk. */
 typedef struct moe_plan_params {

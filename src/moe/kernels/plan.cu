@@ -6,7 +6,10 @@
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
 
-enum { SEGMENT_THREADS = 1024, PREFIX_PARTS = 32, BATCH = 8, BAD_ID = -2 };
+enum { SEGMENT_THREADS = MOE_PLAN_THREADS, PREFIX_PARTS = 32, BATCH = 8, BAD_ID = -2 };
+static_assert(PREFIX_PARTS * WARP == MOE_PLAN_THREADS, "a warp for each part of the chunks");
+static_assert(MOE_MOST_CHUNKS % PREFIX_PARTS == 0, "parts have equal shares");
+static_assert(MOE_MOST_EXPERTS <= 4 * SEGMENT_THREADS, "a thread has four experts");
 
 __device__ __forceinline__ int64_t id_of(const moe_plan_params &p, int route) {
   const int64_t at = (int64_t)(route / p.choices) * p.id_stride + route % p.choices;
@@ -86,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(WARP) moe_count(const __grid_consta
   for (int e = (int)threadIdx.x; e < p.experts; e += WARP) p.counts[(int64_t)blockIdx.x * p.experts + e] = counts[e];
 }
 
-/* Keeps the event unless the record has one: kernels of several streams may meet here. The code is written last. */
+/* Keeps the event unless the record has one. The code is written last. Calls on two streams that meet bad values at one
+ * time may both write; the host reads the record after it has waited for them. */
 __device__ __forceinline__ void note(tigon_record *record, const tigon_record &event, int64_t index, int64_t value) {
   if (*(volatile const int32_t *)&record->code != TIGON_OK) return;
   tigon_record made = event;

@@ -3,6 +3,7 @@
 #include "moe/kernels/params.h"
 
 enum { VECTOR = 8, COPY_ROWS = 4 };
+static_assert(MOE_ALIGN % COPY_ROWS == 0, "rows are whole groups");
 
 /* A block COPY_ROWS rows at a time, which are on their way together. */
 extern "C" __global__ void __launch_bounds__(256) moe_copy(const __grid_constant__ moe_copy_params p) {

@@ -1,7 +1,7 @@
 /*
  * Weight gradients on Hopper: for each expert (and part: gate, up) a^T b over its sorted rows, both operands as they lie.
  * A tile, 128 by 256 of an expert's matrix, is one block's over all its rows, so that sums have one order; padding rows
- * are zeros. Tiles cost about the same, so each block takes every grid-th.
+ * are zeros (with finite weights). Tiles cost about the same, so each block takes every grid-th.
  */
 #include "moe/kernels/bring.cuh"
 
