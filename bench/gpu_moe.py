@@ -52,21 +52,12 @@ def providers():
     return found
 
 
-def once(call):
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    call()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
-
-
 def burst(call):
     taken = []
     for _ in range(BURSTS):
         time.sleep(REST)
         call()
-        taken.append(once(call))
+        taken.append(gpu.timed(call, 1))
     return statistics.median(taken), min(taken)
 
 
@@ -78,7 +69,7 @@ def sustained(call, each):
             call()
 
     all_calls()
-    return once(all_calls) / calls
+    return gpu.timed(all_calls, calls)
 
 
 def problem(model, tokens):

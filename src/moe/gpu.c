@@ -12,7 +12,7 @@
 #include "moe/gpu_parts.h"
 
 TIGON_IMAGE(moe_plan)
-TIGON_IMAGE(moe_rows)
+TIGON_IMAGE(moe_tokens)
 TIGON_IMAGE(moe_experts_sm90a)
 
 static tigon_kernel limit_kernel = TIGON_KERNEL(moe_plan, "moe_limit");
@@ -20,8 +20,8 @@ static tigon_kernel count_kernel = TIGON_KERNEL(moe_plan, "moe_count");
 static tigon_kernel prefix_kernel = TIGON_KERNEL(moe_plan, "moe_prefix");
 static tigon_kernel segments_kernel = TIGON_KERNEL(moe_plan, "moe_segments");
 static tigon_kernel place_kernel = TIGON_KERNEL(moe_plan, "moe_place");
-static tigon_kernel copy_kernel = TIGON_KERNEL(moe_rows, "moe_copy");
-static tigon_kernel combine_kernel = TIGON_KERNEL(moe_rows, "moe_combine");
+static tigon_kernel copy_kernel = TIGON_KERNEL(moe_tokens, "moe_copy");
+static tigon_kernel combine_kernel = TIGON_KERNEL(moe_tokens, "moe_combine");
 static tigon_kernel gate_up_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up"),
                                           TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up_transposed")};
 static tigon_kernel rows_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_rows"),
@@ -35,8 +35,6 @@ enum {
   MOST_NUMBER = 1 << 30, /* of routes, columns and tiles, which the kernels count in 32 bits */
   COPY_BLOCKS = 8        /* a multiprocessor */
 };
-
-_Static_assert((int)MOE_MOST_EXPERTS == (int)TIGON_MOE_MAX_EXPERTS, "what the checks let through");
 
 static const int64_t MOST_STRIDE = (int64_t)1 << 38; /* elements: 2^39 bytes */
 

@@ -15,26 +15,17 @@ WRAP(tigon_moe_backward, _workspace, const tigon_exec *, const tigon_moe_backwar
 #define INPUT(member)  mirror_add(m, (DLTensor **)(void *)&args->member, false)
 #define OUTPUT(member) mirror_add(m, &args->member, true)
 
+/* What forward and backward both read. */
+#define INPUTS INPUT(x), INPUT(topk_ids), INPUT(topk_weights), INPUT(gate), INPUT(up), INPUT(gate_up), INPUT(down)
+
 static void add_forward(mirror *m, tigon_moe_args *args) {
-  INPUT(x);
-  INPUT(topk_ids);
-  INPUT(topk_weights);
-  INPUT(gate);
-  INPUT(up);
-  INPUT(gate_up);
-  INPUT(down);
+  INPUTS;
   OUTPUT(out);
 }
 
 static void add_backward(mirror *m, tigon_moe_backward_args *args) {
   INPUT(dout);
-  INPUT(x);
-  INPUT(topk_ids);
-  INPUT(topk_weights);
-  INPUT(gate);
-  INPUT(up);
-  INPUT(gate_up);
-  INPUT(down);
+  INPUTS;
   OUTPUT(dx);
   OUTPUT(d_topk_weights);
   OUTPUT(d_gate);

@@ -16,7 +16,7 @@ enum { MOE_COUNT_GATE_UP, MOE_COUNT_ROWS, MOE_COUNT_ACTIVATION, MOE_COUNTERS };
 /* Of routes, each the work of a warp; a multiple of 32. */
 enum { MOE_MOST_CHUNKS = 256 };
 
-enum { MOE_PLAN_THREADS = 1024, MOE_MOST_EXPERTS = 4096 };
+enum { MOE_PLAN_THREADS = 1024 };
 
 /* The device's plan: plan.h's, in chunks of routes. A warp works on a chunk. */
 typedef struct moe_plan_params {

@@ -5,11 +5,12 @@
  */
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
+#include "moe/plan.h"
 
 enum { SEGMENT_THREADS = MOE_PLAN_THREADS, PREFIX_PARTS = 32, BATCH = 8, BAD_ID = -2 };
 static_assert(PREFIX_PARTS * WARP == MOE_PLAN_THREADS, "a warp for each part of the chunks");
 static_assert(MOE_MOST_CHUNKS % PREFIX_PARTS == 0, "parts have equal shares");
-static_assert(MOE_MOST_EXPERTS <= 4 * SEGMENT_THREADS, "a thread has four experts");
+static_assert(TIGON_MOE_MAX_EXPERTS <= 4 * SEGMENT_THREADS, "a thread has four experts");
 
 __device__ __forceinline__ int64_t id_of(const moe_plan_params &p, int route) {
   const int64_t at = (int64_t)(route / p.choices) * p.id_stride + route % p.choices;
