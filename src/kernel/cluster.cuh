@@ -25,14 +25,19 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
+/* The address of the place of `shared` in the block of that rank. */
+__device__ __forceinline__ uint32_t cluster_address(const void *shared, uint32_t rank) {
+  uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+  return address;
+}
+
 /* Stores to the place of `shared` in the block of that rank. */
 __device__ __forceinline__ void cluster_store(float *shared, uint32_t rank, float value) {
 #if __CUDA_ARCH__ >= 900
-  uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(address)
-      : "r"((uint32_t)__cvta_generic_to_shared(shared)), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address(shared, rank)), "f"(value) : "memory");
 #else
   *shared = value;
 #endif

@@ -7,6 +7,11 @@
  * and the bringing warpgroup's first warp finds the tile to a number and publishes it. A tile with at most 64 rows is
  * multiplied by one warpgroup alone.
  *
+ * Blocks may work in pairs, clusters of two, on neighbouring tiles of one group: two tiles of rows with the same columns,
+ * or, for a last tile of rows that has no neighbour, the same rows with two tiles of columns. What they have in common
+ * each brings half of, to both, which spares the second-level cache a third of its reads. A stage is empty when both
+ * have used it.
+ *
  * The ring is never drained between tiles. Each stage has a barrier that its copies fill and one that the warps of both
  * multiplying warpgroups empty.
  */
@@ -24,29 +29,33 @@ enum {
   TILE_SLOTS = 2,  /* published tiles */
   BOX_BYTES = HALF_M * ROW_BYTES,
   CONSUMER_WARPS = 8,
-  RASTER = 16 /* tiles of rows that take turns on one column, so that their operands meet in the cache */
+  RASTER = 16,   /* tiles of rows that take turns on one column, so that their operands meet in the cache */
+  MAIL_SLOTS = 8 /* numbers on their way to a pair's second block, which the ring keeps at most 5 tiles behind */
 };
+
+enum { ROWS_SHARED = 1, COLUMNS_SHARED };
 
 struct tile {
   int row;    /* first row, in the sorted rows */
   int halves; /* of 64 rows that belong to the group; 0: no tiles are left */
   int group, column;
   int steps;      /* of PRODUCT_K along the depth */
+  int shared;     /* ROWS_SHARED or COLUMNS_SHARED with the other block's tile; 0: blocks work alone */
   int part, down; /* used by products whose groups have several matrices, and rows of their own */
 };
 
-/* BOXES: of 64 x 64 bf16, for each multiplying warpgroup. */
-template <int STAGE_COUNT, int BOXES> struct product_shared {
-  static constexpr int stages = STAGE_COUNT, boxes = BOXES;
+/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. */
+template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PRODUCT_N> struct product_shared {
+  static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER, m = M, n = N;
   static constexpr int unrolled = BOXES > 2 ? 1 : 4; /* steps: a long epilogue leaves no registers for more */
-  char a[STAGE_COUNT][PRODUCT_M * ROW_BYTES];
-  char b[STAGE_COUNT][PRODUCT_N * ROW_BYTES];
+  char a[STAGE_COUNT][M * ROW_BYTES];
+  char b[STAGE_COUNT][N * ROW_BYTES];
   char box[2][BOXES][BOX_BYTES];
   uint64_t full[STAGE_COUNT],
       empty[STAGE_COUNT]; /* filled by the bringing warpgroup, emptied by each warp that multiplies */
-  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each warp that has read */
-  uint64_t box_full[2][2];                                /* for kernels that also read boxes */
-  float row_value[2][HALF_M];                             /* for kernels with a factor for each row */
+  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each thread that has read */
+  uint64_t mail_full[MAIL_SLOTS];
+  int mail[MAIL_SLOTS];
   tile tiles[TILE_SLOTS];
 };
 
@@ -63,75 +72,103 @@ template <int N> struct ring_place {
     at = at + 1 == N ? 0 : at + 1;
     parity ^= at == 0;
   }
+  __device__ __forceinline__ void skip(int places) {
+    const int to = at + places;
+    parity ^= to / N & 1;
+    at = to % N;
+  }
 };
 
-/* By all threads. fillers: arrivals at a full stage; readers: warps that read published tiles. */
-template <class SHARED> __device__ __forceinline__ void product_start(SHARED *s, int fillers, int readers) {
+/* By all threads. fillers: arrivals at a full stage; emptiers: warps of a block that use a stage; readers: warps that read published
+ * tiles. */
+template <class SHARED>
+__device__ __forceinline__ void product_start(SHARED *s, int fillers, int emptiers, int readers) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < SHARED::stages; i++) {
       mbarrier_init(&s->full[i], fillers);
-      mbarrier_init(&s->empty[i], CONSUMER_WARPS);
+      mbarrier_init(&s->empty[i], emptiers * SHARED::cluster);
     }
     for (int i = 0; i < TILE_SLOTS; i++) {
       mbarrier_init(&s->tile_full[i], 1);
-      mbarrier_init(&s->tile_empty[i], readers);
+      mbarrier_init(&s->tile_empty[i], readers * 32);
     }
-    for (int i = 0; i < 4; i++) mbarrier_init(&s->box_full[i / 2][i % 2], 1);
+    for (int i = 0; i < MAIL_SLOTS; i++) mbarrier_init(&s->mail_full[i], 1);
     mbarrier_fence_init();
   }
-  __syncthreads();
+  cluster_barrier();
 }
+
+/* By all threads: until the other block sends nothing more here. */
+__device__ __forceinline__ void product_end() { cluster_barrier(); }
 
 /* --- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* The tile of that number, by a warp. group: where the last search ended; numbers rise. */
-__device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
-  const int lane = (int)threadIdx.x % 32, target = number / tiles.columns;
+/* Tiles, or pairs of them, in the groups before. */
+template <int CLUSTER> __device__ __forceinline__ int numbers_before(const product_tiles &tiles, int group) {
+  if constexpr (CLUSTER == 1) return tiles.first_tile[group] * tiles.columns;
+  const int pairs = tiles.first_pair[group], alone = tiles.first_tile[group] - 2 * pairs;
+  return pairs * tiles.columns + alone * ((tiles.columns + 1) / 2);
+}
+
+/* This block's tile of that number, by a warp. group: where the last search ended; numbers rise. */
+template <int CLUSTER> __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
+  const int lane = (int)threadIdx.x % 32, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
   tile found = {};
-  if (target >= tiles.first_tile[tiles.groups]) return found;
+  if (number >= numbers_before<CLUSTER>(tiles, tiles.groups)) return found;
   for (;;) {
-    const int after = group + lane + 1;
-    const unsigned past = __ballot_sync(0xffffffffu, tiles.first_tile[min(after, tiles.groups)] > target);
+    const int after = min(group + lane + 1, tiles.groups);
+    const unsigned past = __ballot_sync(0xffffffffu, numbers_before<CLUSTER>(tiles, after) > number);
     if (past) {
       group += __ffs(past) - 1;
       break;
     }
     group += 32;
   }
-  const int first = tiles.first_tile[group], count = tiles.first_tile[group + 1] - first;
-  const int local = number - first * tiles.columns, raster = RASTER * tiles.columns;
-  const int strip = local / raster, in_strip = local - strip * raster;
-  const int height = min(RASTER, count - strip * RASTER);
-  const int down = strip * RASTER + in_strip % height;
+  const int *first = CLUSTER == 1 ? tiles.first_tile : tiles.first_pair;
+  const int count = first[group + 1] - first[group]; /* along the rows */
+  const int local = number - numbers_before<CLUSTER>(tiles, group), alone = local - count * tiles.columns;
+  int down;
+  if (CLUSTER == 2 && alone >= 0) {
+    found.shared = ROWS_SHARED;
+    found.column = 2 * alone + rank; /* may lie past the last: zeros, which are not stored */
+    down = 2 * count;
+  } else {
+    const int turns = RASTER / CLUSTER, strip = local / (turns * tiles.columns);
+    const int in_strip = local - strip * turns * tiles.columns, height = min(turns, count - strip * turns);
+    found.shared = CLUSTER == 1 ? 0 : COLUMNS_SHARED;
+    found.column = in_strip / height;
+    down = CLUSTER * (strip * turns + in_strip % height) + rank;
+  }
   found.row = tiles.first_row[group] + down * PRODUCT_M;
   found.halves = min(2, (tiles.first_row[group + 1] - found.row) / HALF_M);
   found.group = group;
-  found.column = in_strip / height;
   return found;
 }
 
+/* By one thread. */
 template <class SHARED>
 __device__ __forceinline__ void publish_tile(SHARED *s, const ring_place<TILE_SLOTS> &slot, const tile &t) {
-  if (threadIdx.x % 32 == 0) {
-    mbarrier_wait(&s->tile_empty[slot.at], slot.parity ^ 1);
-    s->tiles[slot.at] = t;
-    mbarrier_arrive(&s->tile_full[slot.at]);
-  }
-  __syncwarp();
+  mbarrier_wait(&s->tile_empty[slot.at], slot.parity ^ 1);
+  s->tiles[slot.at] = t;
+  mbarrier_arrive(&s->tile_full[slot.at]);
 }
 
 template <class SHARED> __device__ __forceinline__ tile read_tile(SHARED *s, const ring_place<TILE_SLOTS> &slot) {
   mbarrier_wait(&s->tile_full[slot.at], slot.parity);
   const tile t = s->tiles[slot.at];
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[slot.at]);
+  mbarrier_arrive(&s->tile_empty[slot.at]);
   return t;
 }
 
 /* --- multiplication ---------------------------------------------------------------------------------------------- */
 
 template <class SHARED> __device__ __forceinline__ void empty_stage(SHARED *s, int stage) {
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->empty[stage]);
+  const int lane = (int)threadIdx.x % 32;
+  if constexpr (SHARED::cluster == 1) {
+    if (lane == 0) mbarrier_arrive(&s->empty[stage]);
+  } else {
+    if (lane < SHARED::cluster) mbarrier_arrive_at(&s->empty[stage], (uint32_t)lane);
+  }
 }
 
 /* sums = the warpgroup's 64 rows of the tile. GATHERED: a's rows were written by cp.async, which the tensor cores see
@@ -152,8 +189,7 @@ __device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stag
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < PRODUCT_K / 16; k++)
-      wgmma_64x256x16<A_MAJOR, B_MAJOR>(sums, a + k * wgmma_step<A_MAJOR>, b + k * wgmma_step<B_MAJOR>,
-                                        step > 0 || k > 0);
+      wgmma<A_MAJOR, B_MAJOR>(sums, a + k * wgmma_step<A_MAJOR>, b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<0>(); /* the other warpgroup keeps the tensor cores busy meanwhile */
     used();
@@ -161,6 +197,37 @@ __device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stag
     stage.next();
   }
   wgmma_pin(sums);
+}
+
+/* sums = a whole tile, by one warpgroup, while the other is at its epilogue: BLOCKS of 64 rows. The tensor cores always
+ * have the next stage's products, so that a stage is given back one later. */
+template <int A_MAJOR, int B_MAJOR, class SHARED, int BLOCKS, int N>
+__device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::stages> &stage, int steps,
+                                               float (&sums)[BLOCKS][N]) {
+  if (steps == 0)
+#pragma unroll
+    for (int i = 0; i < BLOCKS * N; i++) sums[i / N][i % N] = 0.0f;
+  int before = 0;
+  for (int step = 0; step < steps; step++) {
+    mbarrier_wait(&s->full[stage.at], stage.parity);
+    const uint64_t a = wgmma_operand<A_MAJOR>(s->a[stage.at]), b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < PRODUCT_K / 16; k++)
+#pragma unroll
+      for (int i = 0; i < BLOCKS; i++)
+        wgmma<A_MAJOR, B_MAJOR>(sums[i], a + i * (BOX_BYTES / 16) + k * wgmma_step<A_MAJOR>,
+                                b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (step > 0) empty_stage(s, before);
+    before = stage.at;
+    stage.next();
+  }
+  wgmma_wait<0>();
+  if (steps > 0) empty_stage(s, before);
+#pragma unroll
+  for (int i = 0; i < BLOCKS; i++) wgmma_pin(sums[i]);
 }
 
 /* Passes over a tile whose rows of this warpgroup belong to nobody. */

@@ -1,6 +1,6 @@
-/* Copies of boxes between tensors in device memory, described by tensor maps, and shared memory. One thread asks for a
- * box; coordinates count elements, the fastest dimension first. What lies outside the tensor is read as zero and not
- * written. */
+/* Bulk copies between device and shared memory: of boxes of tensors that tensor maps describe, and of plain bytes. One
+ * thread asks for a copy. Coordinates count elements, the fastest dimension first; what lies outside the tensor is read
+ * as zero and not written. */
 #ifndef TIGON_KERNEL_TMA_CUH
 #define TIGON_KERNEL_TMA_CUH
 
@@ -17,10 +17,33 @@ __device__ __forceinline__ void tma_load_3d(void *shared, const CUtensorMap *map
                : "memory");
 }
 
+/* To the same place in both blocks of a pair, each of whose barriers gets the bytes. */
+__device__ __forceinline__ void tma_load_3d_to_both(void *shared, const CUtensorMap *map, uint64_t *barrier, int x,
+                                                    int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared)),
+               "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3)
+               : "memory");
+}
+
 /* Of data that all its writers fenced (fence_async_shared). */
 __device__ __forceinline__ void tma_store_3d(const CUtensorMap *map, const void *shared, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+
+/* Plain bytes: addresses and sizes are multiples of 16. */
+__device__ __forceinline__ void bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+__device__ __forceinline__ void bulk_store(void *global, const void *shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
+               "r"(bytes)
                : "memory");
 }
 

@@ -1,12 +1,12 @@
 /*
- * Products on the tensor cores of Hopper: 64 x 256 x 16, operands in shared memory, sums in registers.
+ * Products on the tensor cores of Hopper: 64 x n x 16 with n = 128, 192 or 256, operands in shared memory, sums in registers.
  *
  * Operands lie in blocks of 128 bytes by 8 rows under the 128-byte swizzle, as bulk copies with CU_TENSOR_MAP_SWIZZLE_128B
  * leave them: chunk c (16 bytes) of row r stands at r * 128 + (c ^ (r & 7)) * 16, from an address that is a multiple of
  * 1024. K-major: a row is 64 elements along k. MN-major: a row is 64 elements along m or n, 64 rows along k make a block,
  * and blocks of the next 64 elements follow.
  *
- * A thread of warp w, lane l has of the sums, for q = 0 to 31, columns 8 q + 2 (l % 4) + {0, 1} of row 16 w + l / 4 in
+ * A thread of warp w, lane l has of the sums, for q = 0 to n / 8 - 1, columns 8 q + 2 (l % 4) + {0, 1} of row 16 w + l / 4 in
  * d[4 q + {0, 1}], and of the row 8 further down in d[4 q + {2, 3}].
  */
 #ifndef TIGON_KERNEL_WGMMA_CUH
@@ -41,41 +41,41 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* d = a b + (adds ? d : 0), a 64 x 16, b 16 x 256. */
-template <int A_MAJOR, int B_MAJOR>
-__device__ __forceinline__ void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, bool adds) {
-  asm volatile("{\n"
-               ".reg .pred adds;\n"
-               "setp.ne.b32 adds, %130, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-               "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-               "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-               "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-               "}, %128, %129, adds, 1, 1, %131, %132;\n"
-               "}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                 "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                 "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-                 "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-                 "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                 "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-                 "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-                 "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-                 "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-                 "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-                 "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-                 "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]),
-                 "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
-                 "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]),
-                 "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]),
-                 "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-               : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));
-}
+/* The registers %0 to %63 and so on of the products below, and the places of sums that they name. */
+#define WGMMA_LIST_64                                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "   \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "   \
+  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_LIST_96                                                                                           \
+  WGMMA_LIST_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "  \
+                "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_LIST_128                                                                                          \
+  WGMMA_LIST_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "      \
+                "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "    \
+                "%126, %127"
+#define WGMMA_SUMS_8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_SUMS_32(d, i) \
+  WGMMA_SUMS_8(d, i), WGMMA_SUMS_8(d, i + 8), WGMMA_SUMS_8(d, i + 16), WGMMA_SUMS_8(d, i + 24)
+#define WGMMA_SUMS_64(d) WGMMA_SUMS_32(d, 0), WGMMA_SUMS_32(d, 32)
+#define WGMMA_SUMS_96(d) WGMMA_SUMS_64(d), WGMMA_SUMS_32(d, 64)
+#define WGMMA_SUMS_128(d) WGMMA_SUMS_96(d), WGMMA_SUMS_32(d, 96)
+
+/* wgmma_n(d, a, b, adds): d = a b + (adds ? d : 0), a 64 x 16, b 16 x n; A to E: the operands behind the n / 2 sums. */
+#define WGMMA(n, sums, A, B, ADDS, D, E)                                                                              \
+  template <int A_MAJOR, int B_MAJOR>                                                                                 \
+  __device__ __forceinline__ void wgmma(float(&d)[sums], uint64_t a, uint64_t b, bool adds) {                         \
+    asm volatile("{\n"                                                                                                \
+                 ".reg .pred adds;\n"                                                                                 \
+                 "setp.ne.b32 adds, " ADDS ", 0;\n"                                                                   \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_LIST_##sums "}, " A ", " B        \
+                 ", adds, 1, 1, " D ", " E ";\n"                                                                      \
+                 "}"                                                                                                  \
+                 : WGMMA_SUMS_##sums(d)                                                                               \
+                 : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));                                       \
+  }
+WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68")
+WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100")
+WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132")
 
 #endif

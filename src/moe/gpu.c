@@ -12,6 +12,7 @@
 #include "moe/gpu_parts.h"
 
 TIGON_IMAGE(moe_plan)
+TIGON_IMAGE(moe_scatter_sm90a)
 TIGON_IMAGE(moe_tokens)
 TIGON_IMAGE(moe_experts_sm90a)
 
@@ -20,7 +21,8 @@ static tigon_kernel count_kernel = TIGON_KERNEL(moe_plan, "moe_count");
 static tigon_kernel prefix_kernel = TIGON_KERNEL(moe_plan, "moe_prefix");
 static tigon_kernel segments_kernel = TIGON_KERNEL(moe_plan, "moe_segments");
 static tigon_kernel place_kernel = TIGON_KERNEL(moe_plan, "moe_place");
-static tigon_kernel copy_kernel = TIGON_KERNEL(moe_tokens, "moe_copy");
+static tigon_kernel scatter_kernel = TIGON_KERNEL(moe_scatter_sm90a, "moe_scatter");
+static tigon_kernel scale_kernel = TIGON_KERNEL(moe_tokens, "moe_scale");
 static tigon_kernel combine_kernel = TIGON_KERNEL(moe_tokens, "moe_combine");
 static tigon_kernel gate_up_kernels[2] = {TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up"),
                                           TIGON_KERNEL(moe_experts_sm90a, "moe_gate_up_transposed")};
@@ -33,7 +35,8 @@ enum {
   FEWEST_ROUTES = 32,
   ROW_THREADS = 256,
   MOST_NUMBER = 1 << 30, /* of routes, columns and tiles, which the kernels count in 32 bits */
-  COPY_BLOCKS = 8        /* a multiprocessor */
+  SCALE_BLOCKS = 8,      /* a multiprocessor */
+  SCATTER_BLOCKS = 6
 };
 
 static const int64_t MOST_STRIDE = (int64_t)1 << 38; /* elements: 2^39 bytes */
@@ -134,6 +137,7 @@ static void take_plan(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_
   b->first_bad = tigon_arena_take(arena, chunks * number);
   b->first_row = tigon_arena_take(arena, (experts + 1) * number);
   b->first_tile = tigon_arena_take(arena, (experts + 1) * number);
+  b->first_pair = tigon_arena_take(arena, (experts + 1) * number);
   b->next = tigon_arena_take(arena, MOE_COUNTERS * number);
   b->end = tigon_arena_take(arena, 2 * number);
   b->row_token = tigon_arena_take(arena, rows * number);
@@ -191,6 +195,7 @@ tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *ex
                             .first_bad = b->first_bad,
                             .first_row = b->first_row,
                             .first_tile = b->first_tile,
+                            .first_pair = b->first_pair,
                             .next = b->next,
                             .row_token = b->row_token,
                             .row_choice = b->row_choice,
@@ -229,14 +234,17 @@ product_tiles tigon_moe_gpu_tiles(const tigon_moe_problem *p, const tigon_moe_gp
                                   int tile_width) {
   return (product_tiles){.first_row = b->first_row,
                          .first_tile = b->first_tile,
+                         .first_pair = b->first_pair,
                          .next = b->next + counter,
                          .groups = (int32_t)p->experts,
                          .columns = (int32_t)tigon_ceil_div(width, tile_width)};
 }
 
-tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, void *params) {
-  const tigon_grid grid = {
-      .blocks = call->device->multiprocessors, .threads = PRODUCT_THREADS, .shared_bytes = PRODUCT_SHARED_BYTES};
+tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, int cluster, void *params) {
+  const tigon_grid grid = {.blocks = call->device->multiprocessors / cluster * cluster,
+                           .threads = PRODUCT_THREADS,
+                           .shared_bytes = PRODUCT_SHARED_BYTES,
+                           .cluster = cluster};
   return tigon_gpu_launch(call, kernel, grid, params);
 }
 
@@ -255,7 +263,7 @@ tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_p
       tigon_moe_rows_map(p, b->a, 1, p->inner, 64), tigon_moe_rows_map(p, b->h, 2, p->inner, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.out, &params.h};
   const tigon_status status = tigon_moe_gpu_maps(call, b->h ? 4 : 3, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &gate_up_kernels[p->transposed], &params) : status;
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &gate_up_kernels[p->transposed], 2, &params) : status;
 }
 
 tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const tigon_tensor_map *maps,
@@ -272,7 +280,7 @@ static tigon_status down(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                .parts = 1,
                                .width = (int32_t)p->width};
   const tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->down, !p->transposed),
-                                   tigon_moe_rows_map(p, b->a, 1, p->inner, PRODUCT_M),
+                                   tigon_moe_rows_map(p, b->a, 1, p->inner, 64),
                                    tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.a, &params.out};
   const tigon_status status = tigon_moe_gpu_maps(call, 3, maps, to);
@@ -280,7 +288,7 @@ static tigon_status down(const tigon_gpu_call *call, const tigon_moe_problem *p,
 }
 
 tigon_status tigon_moe_gpu_rows(const tigon_gpu_call *call, bool mn_major, moe_product_params *params) {
-  return tigon_moe_gpu_product(call, &rows_kernels[mn_major], params);
+  return tigon_moe_gpu_product(call, &rows_kernels[mn_major], 2, params);
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
@@ -294,20 +302,36 @@ static int64_t weight_row_bytes(const tigon_moe_problem *p) {
   return p->weights.stride[0] * tigon_kind_bytes(p->weights.kind);
 }
 
+static tigon_status scale_x(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b) {
+  moe_scale_params params = {.x = p->x.data,
+                             .weights = p->weights.data,
+                             .x_row_bytes = p->x.stride[0] * ELEMENT,
+                             .weight_row_bytes = weight_row_bytes(p),
+                             .weight_kind = (int32_t)p->weights.kind,
+                             .width = (int32_t)p->width,
+                             .row_token = b->row_token,
+                             .last_row = b->first_row + p->experts,
+                             .row_choice = b->row_choice,
+                             .sorted = b->x};
+  const int64_t blocks = tigon_smaller(padded_rows(p), (int64_t)SCALE_BLOCKS * call->device->multiprocessors);
+  return tigon_gpu_launch(call, &scale_kernel, row_grid(blocks, p->width), &params);
+}
+
 tigon_status tigon_moe_gpu_sort_x(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                   const tigon_moe_gpu_blocks *b) {
-  moe_copy_params params = {.x = p->x.data,
-                            .weights = p->on_input ? p->weights.data : NULL,
-                            .x_row_bytes = p->x.stride[0] * ELEMENT,
-                            .weight_row_bytes = weight_row_bytes(p),
-                            .weight_kind = (int32_t)p->weights.kind,
-                            .width = (int32_t)p->width,
-                            .row_token = b->row_token,
-                            .last_row = b->first_row + p->experts,
-                            .row_choice = b->row_choice,
-                            .sorted = b->x};
-  const int64_t blocks = tigon_smaller(padded_rows(p), (int64_t)COPY_BLOCKS * call->device->multiprocessors);
-  return tigon_gpu_launch(call, &copy_kernel, row_grid(blocks, p->width), &params);
+  if (p->on_input) return scale_x(call, p, b);
+  moe_scatter_params params = {.x = p->x.data,
+                               .x_row_bytes = p->x.stride[0] * ELEMENT,
+                               .row_bytes = p->width * ELEMENT,
+                               .tokens = p->tokens,
+                               .row_of = b->row_of,
+                               .row_token = b->row_token,
+                               .last_row = b->first_row + p->experts,
+                               .sorted = b->x,
+                               .choices = (int32_t)p->choices};
+  const tigon_grid grid = {.blocks = (int64_t)SCATTER_BLOCKS * call->device->multiprocessors,
+                           .threads = MOE_SCATTER_THREADS};
+  return tigon_gpu_launch(call, &scatter_kernel, grid, &params);
 }
 
 tigon_status tigon_moe_gpu_combine(const tigon_gpu_call *call, const tigon_moe_problem *p,

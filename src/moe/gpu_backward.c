@@ -8,7 +8,9 @@ TIGON_IMAGE(moe_dots)
 
 static tigon_kernel activation_kernels[2] = {TIGON_KERNEL(moe_activation_sm90a, "moe_activation"),
                                              TIGON_KERNEL(moe_activation_sm90a, "moe_activation_transposed")};
-static tigon_kernel weights_kernel = TIGON_KERNEL(moe_weights_sm90a, "moe_weights");
+/* By whether the inner width is that of the rows of a gradient. */
+static tigon_kernel weights_kernels[2] = {TIGON_KERNEL(moe_weights_sm90a, "moe_weights_wide"),
+                                          TIGON_KERNEL(moe_weights_sm90a, "moe_weights_tall")};
 static tigon_kernel dots_kernel = TIGON_KERNEL(moe_dots, "moe_dots");
 static tigon_kernel input_dots_kernel = TIGON_KERNEL(moe_dots, "moe_input_dots");
 
@@ -37,7 +39,7 @@ static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_probl
       tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted, &params.sorted};
   const tigon_status status = tigon_moe_gpu_maps(call, params.sorts ? 5 : 4, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], &params) : status;
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], 1, &params) : status;
 }
 
 /* y = dg gate + du up */
@@ -48,47 +50,59 @@ static tigon_status dx_rows(const tigon_gpu_call *call, const tigon_moe_problem 
                                .width = (int32_t)p->width};
   const tigon_tensor_map maps[] = {
       tigon_moe_weights_map(&p->gate, p->transposed), tigon_moe_weights_map(&p->up, p->transposed),
-      tigon_moe_rows_map(p, b->dh, 2, p->inner, PRODUCT_M), tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.a, &params.out};
   const tigon_status status = tigon_moe_gpu_maps(call, 4, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, !p->transposed, &params) : status;
 }
 
-/* An operand of a weight gradient: sorted rows, of which `parts` neighbours belong to as many gradients. */
+/* An operand of a weight gradient: sorted rows, in which columns of a second part may follow. */
 typedef struct operand {
   const char *data;
-  int64_t width, row_width; /* of a part; of all */
-  int parts;
+  int64_t row_width, part; /* part: columns from one part to the next; 0: parts share the operand */
+  int tile;
 } operand;
 
+static bool is_whole(const operand *o) { return o->row_width % 64 == 0 && o->part % 64 == 0; }
+
+/* Columns past a part are another part's or zeros: what they give is not stored. */
 static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
+  const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
+  if (!is_whole(o))
+    return (tigon_tensor_map){.data = o->data,
+                              .extent = {o->row_width, rows, 1},
+                              .stride = {o->row_width, rows * o->row_width},
+                              .box = {PRODUCT_K, 1}};
   return (tigon_tensor_map){.data = o->data,
-                            .extent = {o->width, o->parts, tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN)},
-                            .stride = {o->width, o->row_width},
-                            .box = {1, PRODUCT_K}};
+                            .extent = {64, rows, o->row_width / 64},
+                            .stride = {o->row_width, 64},
+                            .box = {PRODUCT_K, o->tile / 64}};
 }
 
-/* gradients[i] = a^T b for each part i; transposed, b^T a. */
+/* gradients[i] = a^T b for `parts` parts from first_part on; transposed, b^T a. */
 static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                      const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g, operand first,
-                                     operand second, const tigon_view *const *gradients, int parts) {
+                                     operand second, const tigon_view *const *gradients, int first_part, int parts) {
   const tigon_view *one = gradients[0];
   const operand a = p->transposed ? second : first, other = p->transposed ? first : second;
   moe_weights_params params = {.first_row = b->first_row,
                                .groups = (int32_t)p->experts,
                                .parts = parts,
+                               .first_part = first_part,
                                .m = (int32_t)one->shape[1],
                                .n = (int32_t)one->shape[2],
-                               .tiles_m = (int32_t)tigon_ceil_div(one->shape[1], PRODUCT_M),
-                               .tiles_n = (int32_t)tigon_ceil_div(one->shape[2], PRODUCT_N),
-                               .a_parts = a.parts > 1,
-                               .b_parts = other.parts > 1,
+                               .tiles_m = (int32_t)tigon_ceil_div(one->shape[1], a.tile),
+                               .tiles_n = (int32_t)tigon_ceil_div(one->shape[2], other.tile),
+                               .a_part = (int32_t)a.part,
+                               .b_part = (int32_t)other.part,
+                               .a_whole = is_whole(&a),
+                               .b_whole = is_whole(&other),
                                .wide_group = one->stride[0],
                                .wide_row = one->stride[1],
                                .accumulates = g->accumulate};
   tigon_tensor_map maps[4] = {operand_map(p, &a), operand_map(p, &other)};
   CUtensorMap *const to[] = {&params.a, &params.b, &params.out[0], &params.out[1]};
-  const bool wide = one->kind == TIGON_F32;
+  const bool wide = one->kind == TIGON_F32, tall = a.tile == MOE_WEIGHTS_INNER;
   for (int i = 0; i < parts; i++) {
     if (wide)
       params.wide[i] = gradients[i]->data;
@@ -99,29 +113,32 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                        .box = {64, 1}};
   }
   const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernel, &params) : status;
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 1, &params) : status;
+}
+
+static operand outer_operand(const tigon_moe_problem *p, const char *rows) {
+  return (operand){.data = rows, .row_width = p->width, .tile = MOE_WEIGHTS_OUTER};
 }
 
 static tigon_status down_gradient(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
                                   const tigon_moe_gradients *g) {
   const tigon_view *const one = &g->d_down;
-  const operand dout = {b->y, p->width, p->width, 1}, a = {b->a, p->inner, p->inner, 1};
-  return weight_gradients(call, p, b, g, dout, a, &one, 1);
+  const operand a = {.data = b->a, .row_width = p->inner, .tile = MOE_WEIGHTS_INNER};
+  return weight_gradients(call, p, b, g, outer_operand(p, b->y), a, &one, 0, 1);
 }
 
 /* Both at once where they lie alike. */
 static tigon_status gate_up_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                       const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const tigon_view *const both[] = {&g->d_gate, &g->d_up};
-  const operand x = {b->x, p->width, p->width, 1};
+  const operand x = outer_operand(p, b->x);
+  const operand dh = {.data = b->dh, .row_width = 2 * p->inner, .part = p->inner, .tile = MOE_WEIGHTS_INNER};
   if (tigon_present(both[0]) && tigon_present(both[1]) && both[0]->kind == both[1]->kind &&
       both[0]->stride[0] == both[1]->stride[0] && both[0]->stride[1] == both[1]->stride[1])
-    return weight_gradients(call, p, b, g, (operand){b->dh, p->inner, 2 * p->inner, 2}, x, both, 2);
+    return weight_gradients(call, p, b, g, dh, x, both, 0, 2);
   tigon_status status = TIGON_OK;
-  for (int i = 0; i < 2 && status == TIGON_OK; i++) {
-    const operand dh = {b->dh + i * p->inner * ELEMENT, p->inner, 2 * p->inner, 1};
-    if (tigon_present(both[i])) status = weight_gradients(call, p, b, g, dh, x, &both[i], 1);
-  }
+  for (int i = 0; i < 2 && status == TIGON_OK; i++)
+    if (tigon_present(both[i])) status = weight_gradients(call, p, b, g, dh, x, &both[i], i, 1);
   return status;
 }
 

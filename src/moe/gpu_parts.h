@@ -24,7 +24,8 @@ tigon_status tigon_moe_gpu_maps(const tigon_gpu_call *call, int count, const tig
 
 product_tiles tigon_moe_gpu_tiles(const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b, int counter, int64_t width,
                                   int tile_width);
-tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, void *params);
+/* cluster: blocks that work together. */
+tigon_status tigon_moe_gpu_product(const tigon_gpu_call *call, tigon_kernel *kernel, int cluster, void *params);
 
 /* h (where b has it) and a of sorted rows. */
 tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_problem *p,

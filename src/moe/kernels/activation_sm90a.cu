@@ -11,7 +11,10 @@
 #include "moe/kernels/bring.cuh"
 
 enum { PAIRS = 2, WEIGHTED_BOX = 2 * PAIRS, CHUNKS = PRODUCT_N / 64 };
-typedef product_shared<3, WEIGHTED_BOX + 1> shared;
+struct shared : product_shared<3, WEIGHTED_BOX + 1, 1> {
+  uint64_t box_full[2][PAIRS];
+  float row_value[2][HALF_M]; /* s */
+};
 
 /* A multiplying warpgroup's part. */
 struct activation {
@@ -63,8 +66,7 @@ struct activation {
     const float2 gate = unpack_pair(KIND_BF16, g), up = unpack_pair(KIND_BF16, u);
     const float2 sigma = make_float2(sigmoid(gate.x), sigmoid(gate.y)), silu = pair_mul(gate, sigma);
     const float2 a = round_pair(KIND_BF16, pair_mul(silu, up)), s = pair_set(weight);
-    const float2 slope =
-        make_float2(sigma.x * (1.0f + gate.x * (1.0f - sigma.x)), sigma.y * (1.0f + gate.y * (1.0f - sigma.y)));
+    const float2 slope = make_float2(silu.x * (1.0f - sigma.x) + sigma.x, silu.y * (1.0f - sigma.y) + sigma.y);
     const float2 scaled = pair_mul(da, s);
     weighted = pack_pair(KIND_BF16, pair_mul(a, s));
     g = pack_pair(KIND_BF16, pair_mul(pair_mul(scaled, up), slope));
@@ -129,13 +131,14 @@ struct activation {
 
 template <int MAJOR> __device__ __forceinline__ void differentiate(const moe_activation_params &p) {
   shared *s = product_memory<shared>();
-  product_start(s, WARPGROUP + 1, CONSUMER_WARPS + 3);
+  if (threadIdx.x == 0)
+    for (int i = 0; i < 2 * PAIRS; i++) mbarrier_init(&s->box_full[i / PAIRS][i % PAIRS], 1);
+  product_start(s, WARPGROUP + 1, CONSUMER_WARPS, CONSUMER_WARPS + 3);
   if (threadIdx.x < WARPGROUP) {
     give_registers<56>();
     const gathered_rows rows = {p.dout, p.dout_row_bytes, p.row_token, p.depth};
     gather_tiles(p.tiles, rows, s, [&](int stage, const tile &t, int k) {
-      for (int half = 0; half < 2; half++)
-        load_columns<MAJOR>(s, stage, half, &p.down, t.group, k, t.column * PRODUCT_N + half * PRODUCT_N / 2);
+      load_columns<MAJOR>(s, stage, t, &p.down, &p.down, k, t.column * PRODUCT_N, PRODUCT_N / 2);
     });
   } else {
     take_registers<224>();

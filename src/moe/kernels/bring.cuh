@@ -10,34 +10,75 @@
 
 static_assert(MOE_ALIGN == HALF_M, "experts begin at half tiles");
 
+template <bool BOTH>
+__device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, uint64_t *full, int x, int y, int z) {
+  if constexpr (BOTH)
+    tma_load_3d_to_both(to, map, full, x, y, z);
+  else
+    tma_load_3d(to, map, full, x, y, z);
+}
+
 /* 128 of a stage's 256 columns, from depth k on, of an expert's matrix. */
-template <int MAJOR, class SHARED>
-__device__ __forceinline__ void load_columns(SHARED *s, int stage, int half, const CUtensorMap *map, int group, int k,
-                                             int column) {
+template <int MAJOR, bool BOTH, class SHARED>
+__device__ __forceinline__ void load_half(SHARED *s, int stage, int half, const CUtensorMap *map, int group, int k,
+                                          int column) {
   char *to = s->b[stage] + half * PRODUCT_N / 2 * ROW_BYTES;
   if constexpr (MAJOR == K_MAJOR) {
-    tma_load_3d(to, map, &s->full[stage], k, column, group);
+    load_box<BOTH>(to, map, &s->full[stage], k, column, group);
   } else {
 #pragma unroll
     for (int block = 0; block < 2; block++)
-      tma_load_3d(to + block * BOX_BYTES, map, &s->full[stage], column + block * 64, k, group);
+      load_box<BOTH>(to + block * BOX_BYTES, map, &s->full[stage], column + block * 64, k, group);
+  }
+}
+
+/* A stage's columns: half h from maps[h], column column + h * apart on. */
+template <int MAJOR, class SHARED>
+__device__ __forceinline__ void load_columns(SHARED *s, int stage, const tile &t, const CUtensorMap *first,
+                                             const CUtensorMap *second, int k, int column, int apart) {
+  if (SHARED::cluster == 2 && t.shared == COLUMNS_SHARED) {
+    const int half = (int)cluster_rank();
+    load_half<MAJOR, true>(s, stage, half, half ? second : first, t.group, k, column + half * apart);
+  } else {
+    load_half<MAJOR, false>(s, stage, 0, first, t.group, k, column);
+    load_half<MAJOR, false>(s, stage, 1, second, t.group, k, column + apart);
   }
 }
 
 /* Hands tiles to the block's other warps: what the first warp of the bringing warpgroup does beside bringing. */
-struct dealer {
-  int number = blockIdx.x, group = 0, following = 0;
+template <class SHARED> struct dealer {
+  enum { CLUSTER = SHARED::cluster };
+  SHARED *s;
+  int number = (int)blockIdx.x / CLUSTER, group = 0, following = 0;
+  ring_place<MAIL_SLOTS> mail;
 
-  template <class SHARED>
-  __device__ __forceinline__ tile deal(const product_tiles &tiles, SHARED *s, const ring_place<TILE_SLOTS> &slot,
-                                       int steps) {
-    tile t = find_tile(tiles, number, group);
+  __device__ __forceinline__ explicit dealer(SHARED *s) : s(s) {}
+
+  __device__ __forceinline__ tile deal(const product_tiles &tiles, const ring_place<TILE_SLOTS> &slot, int steps) {
+    tile t = find_tile<CLUSTER>(tiles, number, group);
     t.steps = steps;
-    publish_tile(s, slot, t);
-    if (t.halves && threadIdx.x % 32 == 0) following = atomicAdd(tiles.next, 1) + (int)gridDim.x;
+    if (threadIdx.x % 32 == 0) {
+      publish_tile(s, slot, t);
+      if (t.halves && (CLUSTER == 1 || cluster_rank() == 0))
+        following = atomicAdd(tiles.next, 1) + (int)gridDim.x / CLUSTER;
+    }
+    __syncwarp();
     return t;
   }
-  __device__ __forceinline__ void next() { number = __shfl_sync(0xffffffffu, following, 0); }
+  /* A pair's first block sends the number to the second. */
+  __device__ __forceinline__ void next() {
+    if (CLUSTER == 2 && threadIdx.x % 32 == 0) {
+      if (cluster_rank() == 0) {
+        mbarrier_send(&s->mail[mail.at], &s->mail_full[mail.at], 1, following);
+      } else {
+        mbarrier_arrive_expect(&s->mail_full[mail.at], sizeof(int));
+        mbarrier_wait(&s->mail_full[mail.at], mail.parity);
+        following = s->mail[mail.at];
+      }
+      mail.next();
+    }
+    number = __shfl_sync(0xffffffffu, following, 0);
+  }
 };
 
 /* Rows of a matrix by their tokens. */
@@ -59,9 +100,9 @@ __device__ __forceinline__ void gather_tiles(const product_tiles &tiles, const g
   const bool leads = threadIdx.x < 32;
   ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
-  dealer deals;
+  dealer<SHARED> deals(s);
   for (;;) {
-    const tile t = leads ? deals.deal(tiles, s, slot, (rows.depth + PRODUCT_K - 1) / PRODUCT_K) : read_tile(s, slot);
+    const tile t = leads ? deals.deal(tiles, slot, (rows.depth + PRODUCT_K - 1) / PRODUCT_K) : read_tile(s, slot);
     slot.next();
     if (!t.halves) break;
     const char *from[8]; /* addresses are made once a tile: the loop below has no time for products */
@@ -134,6 +175,12 @@ template <int N> __device__ __forceinline__ void pack_sums(const float (&sums)[N
     word[i] = pack_pair(KIND_BF16, make_float2(sums[part * 32 + 2 * i], sums[part * 32 + 2 * i + 1]));
 }
 
-__device__ __forceinline__ float sigmoid(float v) { return __fdividef(1.0f, 1.0f + __expf(-v)); }
+/* 1 / (1 + exp(-v)), in four instructions: the exponential overflows to Inf, whose reciprocal is 0. */
+__device__ __forceinline__ float sigmoid(float v) {
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return share;
+}
 
 #endif

@@ -9,7 +9,7 @@
  */
 #include "moe/kernels/bring.cuh"
 
-typedef product_shared<4, 2> shared;
+typedef product_shared<4, 2, 2> shared;
 
 /* silu(g) u of two neighbours, from their rounded values */
 __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u) {
@@ -45,19 +45,19 @@ struct gate_up_work : plain_work {
 
 template <int MAJOR> __device__ __forceinline__ void gate_up(const moe_product_params &p) {
   shared *s = product_memory<shared>();
-  product_start(s, WARPGROUP + 1, CONSUMER_WARPS + 3);
+  product_start(s, WARPGROUP + 1, CONSUMER_WARPS, CONSUMER_WARPS + 3);
   if (threadIdx.x < WARPGROUP) {
-    give_registers<56>();
+    give_registers<72>();
     const gathered_rows rows = {p.x, p.x_row_bytes, p.row_token, p.depth};
     gather_tiles(p.tiles, rows, s, [&](int stage, const tile &t, int k) {
-      for (int half = 0; half < 2; half++)
-        load_columns<MAJOR>(s, stage, half, &p.b[half], t.group, k, t.column * PRODUCT_N / 2);
+      load_columns<MAJOR>(s, stage, t, &p.b[0], &p.b[1], k, t.column * PRODUCT_N / 2, 0);
     });
   } else {
-    take_registers<224>();
+    take_registers<216>();
     gate_up_work work(p, s);
     multiply_tiles<K_MAJOR, MAJOR, true>(s, work);
   }
+  product_end();
 }
 
 struct rows_work : plain_work {
@@ -78,25 +78,36 @@ struct rows_work : plain_work {
   }
 };
 
+__device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, const CUtensorMap *map, int k, int part) {
+  char *to = s->a[stage];
+  uint64_t *full = &s->full[stage];
+  if (t.shared == ROWS_SHARED) {
+    const int half = (int)cluster_rank();
+    tma_load_3d_to_both(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      tma_load_3d(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
+  }
+}
+
 template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_product_params &p, shared *s) {
   ring_place<shared::stages> stage;
   ring_place<TILE_SLOTS> slot;
-  dealer deals;
+  dealer<shared> deals(s);
   for (;;) {
-    const tile t = deals.deal(p.tiles, s, slot, (p.depth + PRODUCT_K - 1) / PRODUCT_K * p.parts);
+    const tile t = deals.deal(p.tiles, slot, (p.depth + PRODUCT_K - 1) / PRODUCT_K * p.parts);
     slot.next();
     if (!t.halves) break;
-    for (int part = 0; part < p.parts; part++)
-      for (int k = 0; k < p.depth; k += PRODUCT_K) {
-        if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
+      for (int part = 0; part < p.parts; part++)
+        for (int k = 0; k < p.depth; k += PRODUCT_K) {
           mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
           mbarrier_arrive_expect(&s->full[stage.at], (PRODUCT_M + PRODUCT_N) * ROW_BYTES);
-          tma_load_3d(s->a[stage.at], &p.a, &s->full[stage.at], k, part, t.row);
-          for (int half = 0; half < 2; half++)
-            load_columns<MAJOR>(s, stage.at, half, &p.b[part], t.group, k, t.column * PRODUCT_N + half * PRODUCT_N / 2);
+          load_rows(s, stage.at, t, &p.a, k, part);
+          load_columns<MAJOR>(s, stage.at, t, &p.b[part], &p.b[part], k, t.column * PRODUCT_N, PRODUCT_N / 2);
+          stage.next();
         }
-        stage.next();
-      }
     __syncwarp();
     deals.next();
   }
@@ -104,7 +115,7 @@ template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_produc
 
 template <int MAJOR> __device__ __forceinline__ void rows(const moe_product_params &p) {
   shared *s = product_memory<shared>();
-  product_start(s, 1, CONSUMER_WARPS);
+  product_start(s, 1, CONSUMER_WARPS, CONSUMER_WARPS);
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
     if (threadIdx.x < 32) bring_rows<MAJOR>(p, s);
@@ -113,6 +124,7 @@ template <int MAJOR> __device__ __forceinline__ void rows(const moe_product_para
     rows_work work(p, s);
     multiply_tiles<K_MAJOR, MAJOR, false>(s, work);
   }
+  product_end();
 }
 
 #define KERNEL(name, function, major)                              \

@@ -18,6 +18,9 @@ enum { MOE_MOST_CHUNKS = 256 };
 
 enum { MOE_PLAN_THREADS = 1024 };
 
+/* Of a tile of weight gradients, along I and along D. */
+enum { MOE_WEIGHTS_INNER = 192, MOE_WEIGHTS_OUTER = 128 };
+
 /* The device's plan: plan.h's, in chunks of routes. A warp works on a chunk. */
 typedef struct moe_plan_params {
   const void *ids; /* (T, k) int32, or int64 where wide */
@@ -32,6 +35,7 @@ typedef struct moe_plan_params {
   int32_t *first_bad;     /* (chunks) first route with an id past the experts, or routes */
   int32_t *first_row;     /* (E + 1) */
   int32_t *first_tile;    /* (E + 1) */
+  int32_t *first_pair;    /* (E + 1) */
   int32_t *next;          /* (MOE_COUNTERS) */
   int32_t *row_token;     /* (rows) -1 in padding */
   uint8_t *row_choice;    /* (rows) */
@@ -40,15 +44,26 @@ typedef struct moe_plan_params {
   tigon_record bad, full; /* what would be recorded, but for index and value */
 } moe_plan_params;
 
-/* Sorted rows: x, or s x rounded; padding is 0. */
-typedef struct moe_copy_params {
-  const char *x, *weights; /* weights NULL: x itself */
+enum { MOE_SCATTER_THREADS = 128 };
+
+/* Sorted rows of x; padding is 0. */
+typedef struct moe_scatter_params {
+  const char *x;
+  int64_t x_row_bytes, row_bytes, tokens; /* row_bytes: of a sorted row, 2 D */
+  const int32_t *row_of, *row_token, *last_row; /* last_row: the number of rows */
+  char *sorted;
+  int32_t choices;
+} moe_scatter_params;
+
+/* Sorted rows of s x, rounded; padding is 0. */
+typedef struct moe_scale_params {
+  const char *x, *weights;
   int64_t x_row_bytes, weight_row_bytes;
   int32_t weight_kind, width;          /* width: a multiple of 8 */
   const int32_t *row_token, *last_row; /* last_row: the number of rows */
   const uint8_t *row_choice;
   char *sorted;
-} moe_copy_params;
+} moe_scale_params;
 
 /* h = x gate^T, x up^T and a = silu(g) u; or sorted rows by weights. */
 typedef struct moe_product_params {
@@ -80,14 +95,15 @@ typedef struct moe_activation_params {
   int32_t sorts; /* 1: sorted is wanted */
 } moe_activation_params;
 
-/* Weight gradients (E, m, n) of one or two parts: a^T b, with a (rows, parts, m) and b (rows, parts, n). */
+/* Weight gradients (E, m, n) of one or two parts: a^T b, with sorted rows of m and n columns for each part. */
 typedef struct moe_weights_params {
   CUtensorMap a, b, out[2];
   void *wide[2];                /* fp32 gradients; NULL: bf16, by `out` */
   int64_t wide_group, wide_row; /* strides in elements */
   const int32_t *first_row;
-  int32_t groups, parts, m, n, tiles_m, tiles_n;
-  int32_t a_parts, b_parts; /* 1: that operand has a part for each */
+  int32_t groups, parts, first_part, m, n, tiles_m, tiles_n;
+  int32_t a_part, b_part;   /* columns from one part to the next; 0: the parts share that operand */
+  int32_t a_whole, b_whole; /* 1: its map has boxes of a tile's width, (64, rows, blocks of 64 columns) */
   int32_t accumulates;
 } moe_weights_params;
 

@@ -145,25 +145,30 @@ extern "C" __global__ void __launch_bounds__(PREFIX_PARTS *WARP) moe_prefix(cons
 /* One block: the experts get their segments and tiles, four experts a thread. */
 extern "C" __global__ void __launch_bounds__(SEGMENT_THREADS, 1)
     moe_segments(const __grid_constant__ moe_plan_params p) {
-  int rows = 0, tiles = 0, all_rows, all_tiles;
+  int rows = 0, tiles = 0, pairs = 0, all_rows, all_tiles, all_pairs;
   const int mine = (int)threadIdx.x * 4;
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
     const int blocks = (p.totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
     rows += blocks * MOE_ALIGN;
     tiles += (blocks + 1) / 2;
+    pairs += (blocks + 1) / 4;
   }
   rows = sum_before(rows, all_rows);
   tiles = sum_before(tiles, all_tiles);
+  pairs = sum_before(pairs, all_pairs);
   for (int e = mine; e < min(mine + 4, p.experts); e++) {
     const int blocks = (p.totals[e] + MOE_ALIGN - 1) / MOE_ALIGN;
     p.first_row[e] = rows;
     p.first_tile[e] = tiles;
+    p.first_pair[e] = pairs;
     rows += blocks * MOE_ALIGN;
     tiles += (blocks + 1) / 2;
+    pairs += (blocks + 1) / 4;
   }
   if (threadIdx.x != 0) return;
   p.first_row[p.experts] = all_rows;
   p.first_tile[p.experts] = all_tiles;
+  p.first_pair[p.experts] = all_pairs;
   for (int i = 0; i < MOE_COUNTERS; i++) p.next[i] = 0;
   if (p.record) note_first(p);
 }

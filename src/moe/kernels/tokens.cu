@@ -1,39 +1,36 @@
-/* What happens to rows beside the products: copies in sorted order, and sums over a token's routes. bf16. */
+/* What happens to rows beside the products: scaled copies in sorted order, and sums over a token's routes. bf16. */
 #include "kernel/number.cuh"
 #include "moe/kernels/params.h"
 
-enum { VECTOR = 8, COPY_ROWS = 4 };
-static_assert(MOE_ALIGN % COPY_ROWS == 0, "rows are whole groups");
+enum { VECTOR = 8, SCALE_ROWS = 4 };
+static_assert(MOE_ALIGN % SCALE_ROWS == 0, "rows are whole groups");
 
-/* A block COPY_ROWS rows at a time, which are on their way together. */
-extern "C" __global__ void __launch_bounds__(256) moe_copy(const __grid_constant__ moe_copy_params p) {
-  const int rows = *p.last_row; /* a multiple of COPY_ROWS */
-  for (int first = (int)blockIdx.x * COPY_ROWS; first < rows; first += (int)gridDim.x * COPY_ROWS) {
-    int token[COPY_ROWS];
-    float s[COPY_ROWS];
+/* A block SCALE_ROWS rows at a time, which are on their way together. */
+extern "C" __global__ void __launch_bounds__(256) moe_scale(const __grid_constant__ moe_scale_params p) {
+  const int rows = *p.last_row; /* a multiple of SCALE_ROWS */
+  for (int first = (int)blockIdx.x * SCALE_ROWS; first < rows; first += (int)gridDim.x * SCALE_ROWS) {
+    int token[SCALE_ROWS];
+    float s[SCALE_ROWS];
 #pragma unroll
-    for (int r = 0; r < COPY_ROWS; r++) token[r] = p.row_token[first + r];
+    for (int r = 0; r < SCALE_ROWS; r++) token[r] = p.row_token[first + r];
 #pragma unroll
-    for (int r = 0; r < COPY_ROWS; r++)
-      s[r] = p.weights && token[r] >= 0
+    for (int r = 0; r < SCALE_ROWS; r++)
+      s[r] = token[r] >= 0
                  ? load_element(p.weights + token[r] * p.weight_row_bytes, p.weight_kind, p.row_choice[first + r])
                  : 1.0f;
     for (int i = (int)threadIdx.x; i < p.width / VECTOR; i += (int)blockDim.x) {
-      words<VECTOR> v[COPY_ROWS];
+      words<VECTOR> v[SCALE_ROWS];
 #pragma unroll
-      for (int r = 0; r < COPY_ROWS; r++) {
+      for (int r = 0; r < SCALE_ROWS; r++) {
         v[r] = words<VECTOR>();
         if (token[r] >= 0) v[r] = load_words<VECTOR>(p.x + token[r] * p.x_row_bytes, i);
       }
 #pragma unroll
-      for (int r = 0; r < COPY_ROWS; r++) {
-        if (p.weights) {
-          lanes<VECTOR> wide = unpack<VECTOR>(KIND_BF16, v[r]);
+      for (int r = 0; r < SCALE_ROWS; r++) {
+        lanes<VECTOR> wide = unpack<VECTOR>(KIND_BF16, v[r]);
 #pragma unroll
-          for (int q = 0; q < VECTOR / 2; q++) wide.pair[q] = pair_mul(wide.pair[q], pair_set(s[r]));
-          v[r] = pack<VECTOR>(KIND_BF16, wide);
-        }
-        store_words<VECTOR>(p.sorted + (int64_t)(first + r) * p.width * 2, i, v[r]);
+        for (int q = 0; q < VECTOR / 2; q++) wide.pair[q] = pair_mul(wide.pair[q], pair_set(s[r]));
+        store_words<VECTOR>(p.sorted + (int64_t)(first + r) * p.width * 2, i, pack<VECTOR>(KIND_BF16, wide));
       }
     }
   }

@@ -1,64 +1,71 @@
 /*
  * Weight gradients on Hopper: for each expert (and part: gate, up) a^T b over its sorted rows, both operands as they lie.
- * A tile, 128 by 256 of an expert's matrix, is one block's over all its rows, so that sums have one order; padding rows
- * are zeros (with finite weights). Tiles cost about the same, so each block takes every grid-th.
+ * A tile is one block's over all its rows, so that sums have one order; padding rows are zeros (with finite weights).
+ * Experts have few rows, so that what a tile needs behind its product weighs: the multiplying warpgroups take tiles in
+ * turns, and one stores while the other multiplies. A tile is 192 along the inner width, which widths of models divide
+ * by, and 128 along the other. Tiles cost about the same, so each block takes every grid-th.
  */
 #include "moe/kernels/bring.cuh"
-
-typedef product_shared<4, 2> shared;
 
 __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int number) {
   tile t = {};
   const int each = p.tiles_m * p.tiles_n, part_tile = number / each, at = number - part_tile * each;
   if (part_tile >= p.parts * p.groups) return t;
   t.group = part_tile / p.parts;
-  t.part = part_tile % p.parts;
+  t.part = part_tile - t.group * p.parts;
   t.column = at / p.tiles_m;
-  t.down = at % p.tiles_m;
+  t.down = at - t.column * p.tiles_m;
   t.row = p.first_row[t.group];
   t.steps = (p.first_row[t.group + 1] - t.row) / PRODUCT_K;
-  t.halves = min(2, (p.m - t.down * PRODUCT_M + HALF_M - 1) / HALF_M);
+  t.halves = 2;
   return t;
 }
 
-__device__ __forceinline__ void bring(const moe_weights_params &p, shared *s) {
-  ring_place<shared::stages> stage;
+/* PRODUCT_K rows of WIDTH columns, by one copy where the operand's width is whole boxes of 64, else a box at a time. */
+template <int WIDTH>
+__device__ __forceinline__ void load_operand(char *to, const CUtensorMap *map, uint64_t *full, int column, int row,
+                                             bool whole) {
+  if (whole) return tma_load_3d(to, map, full, 0, row, column / 64);
+#pragma unroll
+  for (int i = 0; i < WIDTH / 64; i++) tma_load_3d(to + i * BOX_BYTES, map, full, column + i * 64, row, 0);
+}
+
+/* By one thread. A stage is used up as fast as a thread can ask for it: there is no time for more than is here. */
+template <class SHARED> __device__ __forceinline__ void bring(const moe_weights_params &p, SHARED *s) {
+  ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
   for (int number = blockIdx.x;; number += gridDim.x) {
     const tile t = weight_tile(p, number);
     publish_tile(s, slot, t);
     slot.next();
     if (!t.halves) break;
-    for (int step = 0; step < t.steps; step++) {
-      if (threadIdx.x == 0) {
-        uint64_t *full = &s->full[stage.at];
-        const int row = t.row + step * PRODUCT_K;
-        mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
-        mbarrier_arrive_expect(full, (PRODUCT_M + PRODUCT_N) * ROW_BYTES);
-        for (int i = 0; i < PRODUCT_M / 64; i++)
-          tma_load_3d(s->a[stage.at] + i * BOX_BYTES, &p.a, full, t.down * PRODUCT_M + i * 64, t.part * p.a_parts, row);
-        for (int i = 0; i < PRODUCT_N / 64; i++)
-          tma_load_3d(s->b[stage.at] + i * BOX_BYTES, &p.b, full, t.column * PRODUCT_N + i * 64, t.part * p.b_parts,
-                      row);
-      }
+    const int part = p.first_part + t.part;
+    const int column_a = t.down * SHARED::m + part * p.a_part, column_b = t.column * SHARED::n + part * p.b_part;
+    int row = t.row;
+    for (int step = 0; step < t.steps; step++, row += PRODUCT_K) {
+      uint64_t *full = &s->full[stage.at];
+      mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
+      mbarrier_arrive_expect(full, (SHARED::m + SHARED::n) * ROW_BYTES);
+      load_operand<SHARED::m>(s->a[stage.at], &p.a, full, column_a, row, p.a_whole);
+      load_operand<SHARED::n>(s->b[stage.at], &p.b, full, column_b, row, p.b_whole);
       stage.next();
     }
-    __syncwarp();
   }
 }
 
-/* Adds to fp32, or stores it, straight from the registers. */
-__device__ __forceinline__ void store_wide(const moe_weights_params &p, const tile &t, int half,
-                                           const float (&sums)[128]) {
+/* Adds 64 rows to fp32, or stores them, straight from the registers. */
+template <int N>
+__device__ __forceinline__ void store_wide(const moe_weights_params &p, const tile &t, int first_m, int first_n,
+                                           const float (&sums)[N]) {
   const int thread = (int)threadIdx.x % WARPGROUP, lane = thread % 32;
   float *out = (float *)p.wide[t.part] + t.group * p.wide_group;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const int m = t.down * PRODUCT_M + half * HALF_M + thread / 32 * 16 + lane / 4 + 8 * r;
+    const int m = first_m + thread / 32 * 16 + lane / 4 + 8 * r;
     if (m >= p.m) continue;
 #pragma unroll
-    for (int q = 0; q < 32; q++) {
-      const int n = t.column * PRODUCT_N + q * 8 + lane % 4 * 2;
+    for (int q = 0; q < N / 4; q++) {
+      const int n = first_n + q * 8 + lane % 4 * 2;
       float2 *at = (float2 *)(out + m * p.wide_row + n);
       if (n >= p.n) continue;
       float2 v = make_float2(sums[4 * q + 2 * r], sums[4 * q + 2 * r + 1]);
@@ -72,38 +79,61 @@ __device__ __forceinline__ void store_wide(const moe_weights_params &p, const ti
   }
 }
 
-struct weights_work : plain_work {
-  const moe_weights_params &p;
-  box_writer<shared> writer;
-  __device__ __forceinline__ weights_work(const moe_weights_params &p, shared *s)
-      : p(p), writer({s, half_of_block(), 0}) {}
-
-  __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
-    if (p.wide[0]) {
-      if (t.steps > 0 || !p.accumulates) store_wide(p, t, writer.half, sums);
-      return;
+/* A multiplying warpgroup: every second tile of the block. */
+template <class SHARED> __device__ __forceinline__ void multiply(const moe_weights_params &p, SHARED *s) {
+  const int own = half_of_block();
+  box_writer<SHARED> writer = {s, own, 0};
+  ring_place<SHARED::stages> stage;
+  ring_place<TILE_SLOTS> slot;
+  for (int turn = 0;; turn ^= 1) {
+    const tile t = read_tile(s, slot);
+    slot.next();
+    if (!t.halves) break;
+    if (turn != own) {
+      stage.skip(t.steps);
+      continue;
     }
+    float sums[SHARED::m / 64][SHARED::n / 2];
+    multiply_alone<MN_MAJOR, MN_MAJOR>(s, stage, t.steps, sums);
 #pragma unroll
-    for (int part = 0; part < 4; part++) {
-      const int x = t.column * PRODUCT_N + part * 64;
-      if (x >= p.n) continue;
-      uint32_t word[16];
-      pack_sums(sums, part, word);
-      writer.write(word, &p.out[t.part], x, t.down * PRODUCT_M + writer.half * HALF_M, t.group);
+    for (int i = 0; i < SHARED::m / 64; i++) {
+      const int m = t.down * SHARED::m + i * 64;
+      if (p.wide[0]) {
+        if (t.steps > 0 || !p.accumulates) store_wide(p, t, m, t.column * SHARED::n, sums[i]);
+        continue;
+      }
+#pragma unroll
+      for (int part = 0; part < SHARED::n / 64; part++) {
+        const int n = t.column * SHARED::n + part * 64;
+        if (m >= p.m || n >= p.n) continue;
+        uint32_t word[16];
+        pack_sums(sums[i], part, word);
+        writer.write(word, &p.out[t.part], n, m, t.group);
+      }
     }
   }
-};
+  if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
+}
 
-extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
-    moe_weights(const __grid_constant__ moe_weights_params p) {
+template <int M, int N> __device__ __forceinline__ void weights(const moe_weights_params &p) {
+  typedef product_shared<4, 2, 1, M, N> shared;
   shared *s = product_memory<shared>();
-  product_start(s, 1, CONSUMER_WARPS);
+  product_start(s, 1, CONSUMER_WARPS / 2, CONSUMER_WARPS);
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
-    if (threadIdx.x < 32) bring(p, s);
+    if (threadIdx.x == 0) bring(p, s);
   } else {
     take_registers<232>();
-    weights_work work(p, s);
-    multiply_tiles<MN_MAJOR, MN_MAJOR, false>(s, work);
+    multiply(p, s);
   }
+}
+
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    moe_weights_wide(const __grid_constant__ moe_weights_params p) {
+  weights<MOE_WEIGHTS_OUTER, MOE_WEIGHTS_INNER>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+    moe_weights_tall(const __grid_constant__ moe_weights_params p) {
+  weights<MOE_WEIGHTS_INNER, MOE_WEIGHTS_OUTER>(p);
 }
