@@ -13,8 +13,10 @@ __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int num
   if (part_tile >= p.parts * p.groups) return t;
   t.group = part_tile / p.parts;
   t.part = part_tile - t.group * p.parts;
-  t.column = at / p.tiles_m;
-  t.down = at - t.column * p.tiles_m;
+  const int strip = at / (RASTER * p.tiles_n), in_strip = at - strip * RASTER * p.tiles_n;
+  const int height = min(RASTER, p.tiles_m - strip * RASTER);
+  t.column = in_strip / height;
+  t.down = strip * RASTER + in_strip % height;
   t.row = p.first_row[t.group];
   t.steps = (p.first_row[t.group + 1] - t.row) / PRODUCT_K;
   t.halves = 2;
