@@ -212,8 +212,9 @@ static tigon_status count_routes(const tigon_gpu_call *call, const tigon_moe_rou
   return tigon_gpu_launch(call, &count_kernel, grid, &params);
 }
 
+/* counted: the kernel before this one is count_routes'. */
 static tigon_status differentiate(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_router *r,
-                                  const route_counts *c) {
+                                  const route_counts *c, bool counted) {
   moe_route_backward_params params = {.rows = rows_of(r),
                                       .ids = r->ids.data,
                                       .d_weights = scalar_of(&r->d_weights),
@@ -232,7 +233,7 @@ static tigon_status differentiate(const tigon_gpu_call *call, const tigon_exec *
   const tigon_grid grid = {.blocks = blocks,
                            .threads = MOE_ROUTE_THREADS,
                            .shared_bytes = params.d_loss ? (int)r->experts * (int)sizeof(float) : 0,
-                           .overlaps = true};
+                           .overlaps = counted};
   return tigon_gpu_launch(call, &backward_kernels[size_of(r)], grid, &params);
 }
 
@@ -242,7 +243,8 @@ tigon_status tigon_moe_gpu_route_backward(const char *op, const tigon_exec *exec
   if (status != TIGON_OK) return status;
   tigon_arena arena = {.base = exec->workspace};
   const route_counts counts = take_counts(r, &arena);
-  if (counts.count || exec->context) status = count_routes(&call, r, &counts);
-  if (status == TIGON_OK) status = differentiate(&call, exec, r, &counts);
+  const bool counted = counts.count || exec->context;
+  if (counted) status = count_routes(&call, r, &counts);
+  if (status == TIGON_OK) status = differentiate(&call, exec, r, &counts, counted);
   return tigon_gpu_end(&call, status);
 }
