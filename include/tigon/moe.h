@@ -29,7 +29,7 @@
  * their tensors begin at multiples of 16 bytes and have strides that are multiples of 8 (of weights not negative), and D,
  * I, T * k and the number of tiles (rows / 64 times columns / 256) are at most 2^30. Anything else fails with
  * TIGON_UNSUPPORTED. Where there is nothing to compute (D or I 0, no gradient wanted) no bad id is noted. No call looks at data on the host: it can be captured, and replayed with other
- * routing. The router runs on the CPU alone.
+ * routing. The router runs on the CPU and on every CUDA device, with all its options and dtypes.
  */
 #ifndef TIGON_MOE_H
 #define TIGON_MOE_H
@@ -155,6 +155,8 @@ TIGON_API tigon_status tigon_moe_backward_workspace(const tigon_exec *exec, cons
  * Shapes: logits (T, E) float32, float16 or bfloat16; topk_ids (T, k) int32 or int64; topk_weights (T, k) float32;
  * counts (E) int32 or int64; balance_loss and z_loss (1) float32; selection_bias (E) float32. 1 <= k <= min(32, E), E
  * <= 4096, n_group divides E, topk_group <= n_group, k <= topk_group * E / n_group, group_top <= min(32, E / n_group).
+ * CPU and CUDA devices sum in different orders: scores, and with a bias or sums of scores the choice among nearly equal
+ * ones, may differ in their last bits.
  */
 typedef enum tigon_moe_score { TIGON_MOE_SOFTMAX = 0, TIGON_MOE_SIGMOID = 1 } tigon_moe_score;
 

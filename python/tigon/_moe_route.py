@@ -100,8 +100,9 @@ def moe_route(logits, k, *, score="softmax", renormalize=False, selection_bias=N
     Returns MoeRoute(topk_ids (..., k), topk_weights (..., k) float32, counts (E), balance_loss, z_loss); the last
     three are None where losses is False, the two losses are scalars. ids_dtype is that of topk_ids and counts, int32
     or int64. Differentiable in logits, through topk_weights and both losses; the choice is a constant. Autocast
-    changes nothing: scores are float32. NumPy and JAX arrays give arrays, without gradients. Raises ValueError for
-    what breaks these rules, NotImplementedError where the device has no backend.
+    changes nothing: scores are float32. On CUDA tensors nothing waits for the host, so that calls can be captured.
+    NumPy and JAX arrays give arrays, without gradients. Raises ValueError for what breaks these rules,
+    NotImplementedError where the device has no backend.
 """
     if not isinstance(logits, Tensor):
         return through_torch(moe_route, logits, k, score=score, renormalize=renormalize, selection_bias=selection_bias,

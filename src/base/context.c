@@ -11,18 +11,22 @@ static void copy_text(char *to, size_t size, const char *from) {
   to[length] = '\0';
 }
 
+tigon_record tigon_record_of(tigon_status code, const char *op, const char *argument) {
+  tigon_record record = {.code = code};
+  copy_text(record.op, sizeof record.op, op);
+  copy_text(record.argument, sizeof record.argument, argument);
+  return record;
+}
+
 void tigon_context_note(tigon_context *context, tigon_status code, const char *op, const char *argument, int64_t index,
                         int64_t value) {
   if (!context) return;
   pthread_mutex_lock(&context->lock);
-  tigon_record *record = context->record;
-  if (record->code == TIGON_OK) {
-    record->code = code;
-    record->pe = 0;
-    record->index = index;
-    record->value = value;
-    copy_text(record->op, sizeof record->op, op);
-    copy_text(record->argument, sizeof record->argument, argument);
+  if (context->record->code == TIGON_OK) {
+    tigon_record made = tigon_record_of(code, op, argument);
+    made.index = index;
+    made.value = value;
+    *context->record = made;
   }
   pthread_mutex_unlock(&context->lock);
 }

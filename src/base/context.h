@@ -18,4 +18,7 @@ struct tigon_context {
 void tigon_context_note(tigon_context *context, tigon_status code, const char *op, const char *argument, int64_t index,
                         int64_t value);
 
+/* What would be recorded, but for index and value: kernels write the record themselves. */
+tigon_record tigon_record_of(tigon_status code, const char *op, const char *argument);
+
 #endif

@@ -1,4 +1,4 @@
-/* The router's entry points: arguments, workspace, and the call of the CPU backend. */
+/* The router's entry points: arguments, workspace, and the call of a backend. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -10,6 +10,11 @@
 #include "base/pool.h"
 #include "base/status.h"
 #include "moe/backend.h"
+#if defined(TIGON_HAVE_CUDA)
+#include "moe/gpu_route.h"
+
+static bool on_cuda(DLDevice device) { return device.device_type == kDLCUDA; }
+#endif
 
 /* Tokens are cut in chunks of at least TIGON_MOE_ROUTE_TOKENS, at most TIGON_MOE_ROUTE_CHUNKS chunks. */
 static int64_t chunk_tokens(int64_t tokens) {
@@ -92,15 +97,22 @@ static uint64_t take_route(char *workspace, tigon_moe_router *r) {
   return arena.used;
 }
 
+static uint64_t route_bytes(route *f) {
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f->exec.device)) return tigon_moe_gpu_route_bytes(&f->r);
+#endif
+  return take_route(NULL, &f->r);
+}
+
 static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_args *args, bool query, route *f) {
-  tigon_status status = tigon_exec_load(route_op, exec, TIGON_ON_CPU, &f->exec);
+  tigon_status status = tigon_exec_load(route_op, exec, TIGON_ON_CPU | TIGON_ON_CUDA, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(route_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_route_args *a = &f->args;
   tigon_moe_router *r = &f->r;
   *r = (tigon_moe_router){.threads = f->exec.num_threads};
   const unsigned optional = TIGON_OPTIONAL | TIGON_OUTPUT;
-  tigon_checker check = {.op = route_op, .query = query};
+  tigon_checker check = {.op = route_op, .query = query, .device = f->exec.device};
   tigon_check_alone(&check, a->team, "", 0);
   check_options(&check, a->score, a->renormalize, a->routed_scale, r);
   check_logits(&check, a->logits, a->topk_ids, TIGON_OUTPUT, r);
@@ -120,7 +132,7 @@ static tigon_status prepare_route(const tigon_exec *exec, const tigon_moe_route_
   for (int i = 0; i < OUTPUTS; i++)
     for (int j = i + 1; j < ALL; j++) tigon_check_apart(&check, names[i], views[i], names[j], views[j]);
   if (check.status != TIGON_OK) return check.status;
-  f->workspace_bytes = take_route(NULL, r);
+  f->workspace_bytes = route_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(route_op, &f->exec, f->workspace_bytes);
 }
 
@@ -167,6 +179,9 @@ tigon_status tigon_moe_route(const tigon_exec *exec, const tigon_moe_route_args 
   route f;
   const tigon_status status = prepare_route(exec, args, false, &f);
   if (status != TIGON_OK) return status;
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f.exec.device)) return tigon_moe_gpu_route(route_op, &f.exec, &f.r);
+#endif
   take_route(f.exec.workspace, &f.r);
   tigon_parallel(f.r.threads, chunk_count(&f.r), route_chunk, &f.r);
   finish_balance(&f.r);
@@ -194,15 +209,22 @@ static uint64_t take_route_backward(char *workspace, tigon_moe_router *r) {
   return arena.used;
 }
 
+static uint64_t route_backward_bytes(route_backward *f) {
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f->exec.device)) return tigon_moe_gpu_route_backward_bytes(&f->r);
+#endif
+  return take_route_backward(NULL, &f->r);
+}
+
 static tigon_status prepare_route_backward(const tigon_exec *exec, const tigon_moe_route_backward_args *args,
                                            bool query, route_backward *f) {
-  tigon_status status = tigon_exec_load(route_backward_op, exec, TIGON_ON_CPU, &f->exec);
+  tigon_status status = tigon_exec_load(route_backward_op, exec, TIGON_ON_CPU | TIGON_ON_CUDA, &f->exec);
   if (status == TIGON_OK) status = tigon_args_load(route_backward_op, "args", args, &f->args, sizeof f->args);
   if (status != TIGON_OK) return status;
   const tigon_moe_route_backward_args *a = &f->args;
   tigon_moe_router *r = &f->r;
   *r = (tigon_moe_router){.threads = f->exec.num_threads};
-  tigon_checker check = {.op = route_backward_op, .query = query};
+  tigon_checker check = {.op = route_backward_op, .query = query, .device = f->exec.device};
   tigon_check_alone(&check, a->team, "", 0);
   check_options(&check, a->score, a->renormalize, a->routed_scale, r);
   tigon_check_that(&check, a->reserved == 0, "reserved", "expected 0, got %" PRId32, a->reserved);
@@ -219,7 +241,7 @@ static tigon_status prepare_route_backward(const tigon_exec *exec, const tigon_m
   tigon_check_apart(&check, "d_logits", &r->d_logits, "d_balance_loss", &r->d_loss);
   tigon_check_apart(&check, "d_logits", &r->d_logits, "d_z_loss", &r->d_z_loss);
   if (check.status != TIGON_OK) return check.status;
-  f->workspace_bytes = take_route_backward(NULL, r);
+  f->workspace_bytes = route_backward_bytes(f);
   return query ? TIGON_OK : tigon_workspace_check(route_backward_op, &f->exec, f->workspace_bytes);
 }
 
@@ -252,6 +274,9 @@ tigon_status tigon_moe_route_backward(const tigon_exec *exec, const tigon_moe_ro
   if (status != TIGON_OK) return status;
   tigon_moe_router *r = &f.r;
   if (r->tokens == 0) return TIGON_OK;
+#if defined(TIGON_HAVE_CUDA)
+  if (on_cuda(f.exec.device)) return tigon_moe_gpu_route_backward(route_backward_op, &f.exec, r);
+#endif
   take_route_backward(f.exec.workspace, r);
   const tigon_moe_routing routing = tigon_moe_routing_of(&r->ids, r->experts);
   const int64_t bad = tigon_moe_plan_first_bad(&routing);

@@ -1,5 +1,8 @@
 /* The router against the oracle, forward and backward; and the oracle against differences of its own forward. */
 #include "tests/moe/route_check.h"
+#if defined(TIGON_TEST_ON_GPU)
+#include "tests/gpu/mirror.h"
+#endif
 
 static const tigon_kind kinds[] = {TIGON_F32, TIGON_BF16, TIGON_F16};
 
@@ -14,6 +17,29 @@ static void test_cases(void **state) {
         route_free(&p);
       }
 }
+
+#if defined(TIGON_TEST_ON_GPU)
+/* More tokens than the blocks of a device take at once, and every number of experts a lane. */
+static void test_many_tokens(void **state) {
+  (void)state;
+  static const route_case many[] = {
+      {8192, 8, 128, LOGITS_NORMAL, ROUTE_Z, BIAS_NONE, 0, 0, 0},
+      {4100, 8, 256, LOGITS_NORMAL, ROUTE_Z | ROUTE_STRIDED, BIAS_NORMAL, 8, 4, 0},
+      {2500, 6, 511, LOGITS_NORMAL, ROUTE_IDS64, BIAS_NONE, 7, 3, 2},
+      {1300, 32, 1000, LOGITS_NORMAL, ROUTE_Z, BIAS_NORMAL, 0, 0, 0},
+      {1301, 4, 1024, LOGITS_TIES, ROUTE_STRIDED, BIAS_NONE, 1024, 40, 0},
+      {600, 32, 4096, LOGITS_NORMAL, ROUTE_Z, BIAS_NONE, 0, 0, 0},
+      {520, 8, 1025, LOGITS_NORMAL, ROUTE_Z, BIAS_NORMAL, 5, 2, 0},
+  };
+  for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+    for (int mode = 0; mode < 4; mode++) {
+      route_problem p;
+      route_make(&p, &many[i], kinds[(i + (size_t)mode) % 3], mode / 2, mode % 2, 60 + i);
+      route_check_problem(&p, 1);
+      route_free(&p);
+    }
+}
+#endif
 
 /* --- the oracle's gradient against differences of its own forward ------------------------------------------------- */
 
@@ -151,7 +177,12 @@ static void test_record(void **state) {
   (void)state;
   const route_case c = {8, 2, 5, LOGITS_NORMAL, ROUTE_STRIDED, BIAS_NONE, 0, 0, 0};
   tigon_context *context;
-  test_expect_status(tigon_context_create((DLDevice){kDLCPU, 0}, &context), TIGON_OK, NULL);
+#if defined(TIGON_TEST_ON_GPU)
+  const DLDevice device = mirror_device();
+#else
+  const DLDevice device = {kDLCPU, 0};
+#endif
+  test_expect_status(tigon_context_create(device, &context), TIGON_OK, NULL);
   route_problem p;
   route_make(&p, &c, TIGON_F32, TIGON_MOE_SOFTMAX, 1, 5);
   const tigon_moe_route_args a = route_args(&p);
@@ -209,12 +240,17 @@ static void test_workspaces(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_oracle_differences),
-                                     cmocka_unit_test(test_cases),
-                                     cmocka_unit_test(test_order),
-                                     cmocka_unit_test(test_threads),
-                                     cmocka_unit_test(test_absent_tensors),
-                                     cmocka_unit_test(test_record),
-                                     cmocka_unit_test(test_workspaces)};
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_oracle_differences),
+    cmocka_unit_test(test_cases),
+#if defined(TIGON_TEST_ON_GPU)
+    cmocka_unit_test(test_many_tokens),
+#endif
+    cmocka_unit_test(test_order),
+    cmocka_unit_test(test_threads),
+    cmocka_unit_test(test_absent_tensors),
+    cmocka_unit_test(test_record),
+    cmocka_unit_test(test_workspaces)
+  };
   return test_gate_report("moe_route", cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -111,7 +111,6 @@ def test_other_families_say_so():
         ("tigon_linear_cross_entropy", lambda: tigon.linear_cross_entropy(x, weight, ids[:, 0])),
         ("tigon_lightning_attention",
          lambda: tigon.lightning_attention(heads, heads, heads, torch.rand(2, device="cuda"))),
-        ("tigon_moe_route", lambda: tigon.moe_route(x, 2)),
         ("tigon_moe", lambda: tigon.moe(x, ids, torch.rand(4, 1, device="cuda"), experts, experts, experts.mT)),
     ]:
         with pytest.raises(NotImplementedError) as caught:

@@ -5,6 +5,7 @@
  */
 #include "kernel/reduce.cuh"
 #include "moe/kernels/params.h"
+#include "moe/kernels/record.cuh"
 #include "moe/plan.h"
 
 enum { SEGMENT_THREADS = MOE_PLAN_THREADS, PREFIX_PARTS = 32, BATCH = 8, BAD_ID = -2 };
@@ -88,19 +89,6 @@ extern "C" __global__ void __launch_bounds__(WARP) moe_count(const __grid_consta
   if (threadIdx.x == 0) p.first_bad[blockIdx.x] = bad;
   __syncwarp();
   for (int e = (int)threadIdx.x; e < p.experts; e += WARP) p.counts[(int64_t)blockIdx.x * p.experts + e] = counts[e];
-}
-
-/* Keeps the event unless the record has one. The code is written last. Calls on two streams that meet bad values at one
- * time may both write; the host reads the record after it has waited for them. */
-__device__ __forceinline__ void note(tigon_record *record, const tigon_record &event, int64_t index, int64_t value) {
-  if (*(volatile const int32_t *)&record->code != TIGON_OK) return;
-  tigon_record made = event;
-  made.index = index;
-  made.value = value;
-  made.code = TIGON_OK;
-  *record = made;
-  __threadfence_system();
-  *(volatile int32_t *)&record->code = event.code;
 }
 
 /* The first bad value: an id past the experts, or a route past the limit. */
