@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/args.h"
 #include "base/context.h"
@@ -168,13 +167,6 @@ void tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gra
 
 /* --- the plan ---------------------------------------------------------------------------------------------------- */
 
-static tigon_record event(tigon_status code, const char *op, const char *argument) {
-  tigon_record record = {.code = code};
-  strncpy(record.op, op, sizeof record.op - 1);
-  strncpy(record.argument, argument, sizeof record.argument - 1);
-  return record;
-}
-
 tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
                                 const tigon_moe_gpu_blocks *b) {
   const int64_t routes = routes_of(p), share = tigon_ceil_div(routes, MOE_MOST_CHUNKS);
@@ -201,8 +193,8 @@ tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *ex
                             .row_choice = b->row_choice,
                             .row_of = b->row_of,
                             .record = exec->context ? exec->context->record : NULL,
-                            .bad = event(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
-                            .full = event(TIGON_WORKSPACE, call->op, "row_limit")};
+                            .bad = tigon_record_of(TIGON_INVALID_ARGUMENT, call->op, "topk_ids"),
+                            .full = tigon_record_of(TIGON_WORKSPACE, call->op, "row_limit")};
   const tigon_grid one = {.blocks = 1, .threads = MOE_PLAN_THREADS};
   const tigon_grid prefix = {.blocks = tigon_ceil_div(p->experts, 32), .threads = MOE_PLAN_THREADS};
   const tigon_grid each = {

@@ -87,24 +87,28 @@ __device__ __forceinline__ void add_to_experts(float (&d)[N], int choices, int e
   }
 }
 
-template <int N, bool WIDE>
-__device__ __forceinline__ float token_dot(token_room &room, const float (&a)[N], const float (&b)[N]) {
-  float sum = 0;
-#pragma unroll
-  for (int n = 0; n < N; n++) sum = __fmaf_rn(a[n], b[n], sum);
-  return token_sum<WIDE>(room, sum);
-}
-
 /* d less its mean, weights[n] * scale being the weights. In saturated rows differences of near-equal numbers are what
- * counts: the second pass takes off what rounding left of the mean. */
+ * counts: all are taken relative to the one with the largest weight, so that none is left of equal ones. */
 template <int N, bool WIDE>
 __device__ __forceinline__ void take_off_mean(token_room &room, float (&d)[N], const float (&weights)[N], float scale) {
+  best_key best = {UNUSABLE, INT_MAX};
 #pragma unroll
-  for (int pass = 0; pass < 2; pass++) {
-    const float mean = token_dot<N, WIDE>(room, weights, d) * scale;
+  for (int n = 0; n < N; n++)
+    if (key_of(weights[n]) > best.key) best = {key_of(weights[n]), token_thread<WIDE>() + n * token_threads<WIDE>()};
+  best = token_best<WIDE>(room, best);
+  float at_best = 0, mean = 0;
 #pragma unroll
-    for (int n = 0; n < N; n++) d[n] -= mean;
+  for (int n = 0; n < N; n++)
+    if (token_thread<WIDE>() + n * token_threads<WIDE>() == best.expert) at_best = d[n];
+  at_best = token_sum<WIDE>(room, at_best);
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    d[n] -= at_best;
+    mean = __fmaf_rn(weights[n] * scale, d[n], mean);
   }
+  mean = token_sum<WIDE>(room, mean);
+#pragma unroll
+  for (int n = 0; n < N; n++) d[n] -= mean;
 }
 
 /* d_e = p_e (dp_e - sum_i p_i dp_i), from the gradients of P_e in d. Renormalised weights add nothing to the sum. */
