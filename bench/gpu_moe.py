@@ -26,7 +26,8 @@ of rest one call to wake the clocks and one that is timed, the median of 7. op_m
 replays of a graph where a provider can be captured (in_graph), else eager. Backward is autograd's on a kept graph, to
 x, the routing weights and all weights. floor_ms: the executed FLOP (forward 6, backward 12 x rows x D x I) at the
 burst rate of torch's product of 8192^3 in the same run. peak_bytes: memory from PyTorch's allocator, outputs included.
-correct: out and dx of 8 tokens, and one expert's gradient of down, against the formula in float64."""
+correct: out and dx of 8 tokens, and one expert's gradient of down, against the formula in float64. dense: torch's
+product beside the kernel moe_rows as down of one expert, timed by the profiler behind gate and up."""
 
 
 def torch_grouped(x, ids, weights, gate_up, down):
@@ -154,6 +155,46 @@ def row(model, tokens, rate):
         torch.cuda.empty_cache()
 
 
+def kernel_ms(call, name):
+    """Of the kernels of that name, the mean."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        call()
+        torch.cuda.synchronize()
+    return statistics.mean(e.device_time for e in profiled.events() if e.name.startswith(name)) * 1e-3
+
+
+def dense():
+    """The product of 8192^3: torch's, and the kernel moe_rows as down of one expert, behind gate and up."""
+    size = 8192
+    x, down, dout = (torch.randn(size, size, device="cuda").bfloat16() for _ in range(3))
+    down *= size**-0.5
+    gate_up = torch.empty(1, 2 * size, size, device="cuda", dtype=torch.bfloat16).normal_(0, size**-0.5)
+    ids = torch.zeros(size, 1, device="cuda", dtype=torch.int64)
+    problem_of_one = (x, ids, torch.ones(size, 1, device="cuda"), gate_up, down[None])
+
+    def forward():
+        return tigon.moe(*problem_of_one[:4], None, down[None])
+
+    def several():
+        for _ in range(SUSTAINED_MS // 5):
+            forward()
+
+    taken = []
+    for _ in range(BURSTS):
+        time.sleep(REST)
+        forward()
+        taken.append(kernel_ms(forward, "moe_rows"))
+    product = burst(lambda: x @ down.T)
+    found = [("tigon", tigon.__version__, statistics.median(taken), min(taken), kernel_ms(several, "moe_rows"),
+              is_close(forward()[:8], exact(*problem_of_one, dout)[0])),
+             ("torch matmul", torch.__version__, *product, sustained(lambda: x @ down.T, product[0]), True)]
+    for name, release, median, fastest, lasting, good in found:
+        yield {"family": "moe", "pass": "product", "row": "dense/8192^3", "dtype": "bfloat16", "provider": name,
+               "provider_version": release, "device_ms": median, "sustained_ms": lasting, "op_ms": median, "host_us": None,
+               "floor_ms": product[0], "fastest_ms": fastest, "repetitions": BURSTS, "flop": 2 * size**3,
+               "ceiling_gflops": 2 * size**3 / product[0] * 1e-6, "peak_bytes": None, "correct": good, "in_graph": False}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("receipt")
@@ -165,8 +206,8 @@ def main():
     del a, b
     receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "apache-tvm-ffi"),
                           "ceiling_gflops")
-    for model, tokens in ROWS if options.rows == "all" else (ROWS[0], *ROWS[-2:]):
-        for m in row(model, tokens, rate):
+    for measured in [dense()] + [row(*r, rate) for r in (ROWS if options.rows == "all" else (ROWS[0], *ROWS[-2:]))]:
+        for m in measured:
             receipt.add(m)
             print(f"{m['row']:22s} {m['pass']:9s} {m['provider']:17s} burst {m['device_ms']:8.3f} sustained "
                   f"{m['sustained_ms']:8.3f} ms  {m['flop'] / m['device_ms'] * 1e-9:5.0f} TFLOP/s"

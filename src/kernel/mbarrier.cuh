@@ -26,16 +26,15 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
 
 /* At the barrier of the block of that rank. */
 __device__ __forceinline__ void mbarrier_arrive_at(uint64_t *barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank))
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(barrier, rank)) : "memory");
 }
 
 /* Stores to the block of that rank, whose barrier there gets the 4 bytes. */
 __device__ __forceinline__ void mbarrier_send(int *shared, uint64_t *barrier, uint32_t rank, int value) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                   cluster_address(shared, rank)),
-               "r"(value), "r"(cluster_address(barrier, rank))
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(cluster_address(shared, rank)),
+      "r"(value), "r"(cluster_address(barrier, rank))
+      : "memory");
 }
 
 /* Arrives, and the phase also waits for that many bytes of bulk copies. */

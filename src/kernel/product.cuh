@@ -53,7 +53,8 @@ template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PR
   char box[2][BOXES][BOX_BYTES];
   uint64_t full[STAGE_COUNT],
       empty[STAGE_COUNT]; /* filled by the bringing warpgroup, emptied by each warp that multiplies */
-  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each thread that has read */
+  uint64_t tile_full[TILE_SLOTS],
+      tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each thread that has read */
   uint64_t mail_full[MAIL_SLOTS];
   int mail[MAIL_SLOTS];
   tile tiles[TILE_SLOTS];

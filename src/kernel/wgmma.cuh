@@ -42,37 +42,37 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
 }
 
 /* The registers %0 to %63 and so on of the products below, and the places of sums that they name. */
-#define WGMMA_LIST_64                                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "   \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "   \
+#define WGMMA_LIST_64                                                                                         \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, " \
   "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_LIST_96                                                                                           \
-  WGMMA_LIST_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "  \
+#define WGMMA_LIST_96                                                                                          \
+  WGMMA_LIST_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
                 "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define WGMMA_LIST_128                                                                                          \
-  WGMMA_LIST_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "      \
-                "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "    \
+#define WGMMA_LIST_128                                                                                       \
+  WGMMA_LIST_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "   \
+                "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
                 "%126, %127"
-#define WGMMA_SUMS_8(d, i) \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WGMMA_SUMS_32(d, i) \
-  WGMMA_SUMS_8(d, i), WGMMA_SUMS_8(d, i + 8), WGMMA_SUMS_8(d, i + 16), WGMMA_SUMS_8(d, i + 24)
-#define WGMMA_SUMS_64(d) WGMMA_SUMS_32(d, 0), WGMMA_SUMS_32(d, 32)
-#define WGMMA_SUMS_96(d) WGMMA_SUMS_64(d), WGMMA_SUMS_32(d, 64)
-#define WGMMA_SUMS_128(d) WGMMA_SUMS_96(d), WGMMA_SUMS_32(d, 96)
+#define WGMMA_SUMS_8(d, i)                                                                                    \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define WGMMA_SUMS_32(d, i) WGMMA_SUMS_8(d, i), WGMMA_SUMS_8(d, i + 8), WGMMA_SUMS_8(d, i + 16), WGMMA_SUMS_8(d, i + 24)
+#define WGMMA_SUMS_64(d)    WGMMA_SUMS_32(d, 0), WGMMA_SUMS_32(d, 32)
+#define WGMMA_SUMS_96(d)    WGMMA_SUMS_64(d), WGMMA_SUMS_32(d, 64)
+#define WGMMA_SUMS_128(d)   WGMMA_SUMS_96(d), WGMMA_SUMS_32(d, 96)
 
 /* wgmma_n(d, a, b, adds): d = a b + (adds ? d : 0), a 64 x 16, b 16 x n; A to E: the operands behind the n / 2 sums. */
-#define WGMMA(n, sums, A, B, ADDS, D, E)                                                                              \
-  template <int A_MAJOR, int B_MAJOR>                                                                                 \
-  __device__ __forceinline__ void wgmma(float(&d)[sums], uint64_t a, uint64_t b, bool adds) {                         \
-    asm volatile("{\n"                                                                                                \
-                 ".reg .pred adds;\n"                                                                                 \
-                 "setp.ne.b32 adds, " ADDS ", 0;\n"                                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_LIST_##sums "}, " A ", " B        \
-                 ", adds, 1, 1, " D ", " E ";\n"                                                                      \
-                 "}"                                                                                                  \
-                 : WGMMA_SUMS_##sums(d)                                                                               \
-                 : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));                                       \
+#define WGMMA(n, sums, A, B, ADDS, D, E)                                                        \
+  template <int A_MAJOR, int B_MAJOR>                                                           \
+  __device__ __forceinline__ void wgmma(float(&d)[sums], uint64_t a, uint64_t b, bool adds) {   \
+    asm volatile("{\n"                                                                          \
+                 ".reg .pred adds;\n"                                                           \
+                 "setp.ne.b32 adds, " ADDS ", 0;\n"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" WGMMA_LIST_##sums \
+                 "}, " A ", " B ", adds, 1, 1, " D ", " E ";\n"                                 \
+                 "}"                                                                            \
+                 : WGMMA_SUMS_##sums(d)                                                         \
+                 : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));                 \
   }
 WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68")
 WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100")

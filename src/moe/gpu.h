@@ -6,7 +6,8 @@
 #include "moe/backend.h"
 
 typedef struct tigon_moe_gpu_blocks {
-  int32_t *counts, *totals, *first_bad, *first_row, *first_tile, *first_pair, *next, *end; /* the plan's: kernels/params.h */
+  int32_t *counts, *totals, *first_bad, *first_row, *first_tile, *first_pair, *next,
+      *end; /* the plan's: kernels/params.h */
   int32_t *row_token, *row_of;
   uint8_t *row_choice;
   char *x;      /* (rows, D) x, or s x with on_input; where it is needed in sorted order */

@@ -54,3 +54,8 @@ void gpu_skip_without_device(void) {
   puts("no CUDA device");
   exit(getenv("TIGON_REQUIRE_GPU") ? FAILED : SKIPPED);
 }
+
+int gpu_cases(int otherwise) {
+  const char *few = getenv("TIGON_TEST_CASES");
+  return few && atoi(few) < otherwise ? atoi(few) : otherwise;
+}

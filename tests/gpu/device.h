@@ -58,6 +58,9 @@ void gpu_free(CUdeviceptr memory);
 /* Ends the program without a device: as skipped, or as failed where TIGON_REQUIRE_GPU is set. */
 void gpu_skip_without_device(void);
 
+/* TIGON_TEST_CASES, where that is fewer: for sanitizers. */
+int gpu_cases(int otherwise);
+
 /* main of a program of GPU tests. */
 #define GPU_MAIN(tests)                               \
   int main(void) {                                    \

@@ -20,12 +20,6 @@ static unsigned random_options(test_rng *rng) {
   return options;
 }
 
-/* TIGON_TEST_CASES: fewer, for sanitizers. */
-static int cases_of(int otherwise) {
-  const char *few = getenv("TIGON_TEST_CASES");
-  return few && atoi(few) < otherwise ? atoi(few) : otherwise;
-}
-
 /* TIGON_TEST_PART: "2/8" is every eighth random case from the third on, so that processes may share them. */
 static bool is_of_this_part(int i) {
   const char *part = getenv("TIGON_TEST_PART");
@@ -36,7 +30,7 @@ static bool is_of_this_part(int i) {
 static void test_random_shapes(void **state) {
   (void)state;
   test_rng rng = {2029};
-  const int cases = cases_of(500);
+  const int cases = gpu_cases(500);
   for (int i = 0; i < cases; i++) {
     moe_case c = {.tokens = test_random_range(&rng, 1, test_random(&rng) % 4 ? 40 : 400),
                   .choices = test_random_range(&rng, 1, test_random(&rng) % 3 ? 4 : 32),
@@ -68,16 +62,16 @@ static const moe_case large[] = {
 
 static void test_large_cases(void **state) {
   (void)state;
-  for (int i = 0; i < cases_of(COUNT(large)); i++) moe_check_case(&large[i], TIGON_BF16, i % 2, 1, 100 + (uint64_t)i);
+  for (int i = 0; i < gpu_cases(COUNT(large)); i++) moe_check_case(&large[i], TIGON_BF16, i % 2, 1, 100 + (uint64_t)i);
 }
 
 static void test_same_bits_every_time(void **state) {
   (void)state;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < gpu_cases(3); i++) {
     moe_problem first, again;
     moe_make(&first, &large[i], TIGON_BF16, i % 2, 7);
     moe_run_both(&first, 1);
-    for (int turn = 0; turn < cases_of(50); turn++) {
+    for (int turn = 0; turn < gpu_cases(50); turn++) {
       moe_make(&again, &large[i], TIGON_BF16, i % 2, 7);
       moe_run_both(&again, 1);
       moe_check_same_outputs("again", &first, &again);
@@ -184,14 +178,14 @@ static void run_wanted(moe_problem *p, unsigned wanted) {
 
 static void test_absent_gradients(void **state) {
   (void)state;
-  for (int variant = 0; variant < 4; variant++) {
+  for (int variant = 0; variant < gpu_cases(4); variant++) {
     const moe_case c = {
         .tokens = 90, .choices = 3, .width = 136, .inner = 72, .experts = 5, .options = variant & 1 ? MOE_ON_INPUT : 0};
     moe_problem all, some;
     moe_make(&all, &c, TIGON_BF16, variant & 2, 11);
     moe_run_both(&all, 1);
     const test_tensor *const whole[] = {&all.dx, &all.d_weights, &all.d_gate, &all.d_up, &all.d_down};
-    for (unsigned wanted = 0; wanted < 1u << MOE_GRADIENTS; wanted++) {
+    for (unsigned wanted = 0; wanted < (unsigned)gpu_cases(1 << MOE_GRADIENTS); wanted++) {
       moe_make(&some, &c, TIGON_BF16, variant & 2, 11);
       moe_run_forward(&some, 1, NULL);
       run_wanted(&some, wanted);

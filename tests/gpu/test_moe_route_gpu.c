@@ -140,7 +140,7 @@ static void test_same_bits_every_time(void **state) {
     run(&p);
     GPU(cuCtxSynchronize());
     const uint64_t first = take_results(&p);
-    for (int again = 0; again < 50; again++) {
+    for (int again = 0; again < gpu_cases(50); again++) {
       run(&p);
       GPU(cuCtxSynchronize());
       assert_true(take_results(&p) == first);
@@ -151,7 +151,7 @@ static void test_same_bits_every_time(void **state) {
 
 static void test_two_streams(void **state) {
   (void)state;
-  enum { CALLS = 400 };
+  const int calls = 100 * gpu_cases(4);
   CUstream stream[2];
   problem p[2];
   uint64_t alone[2];
@@ -162,7 +162,7 @@ static void test_two_streams(void **state) {
     GPU(cuStreamSynchronize(stream[i]));
     alone[i] = take_results(&p[i]);
   }
-  for (int call = 0; call < CALLS; call++) {
+  for (int call = 0; call < calls; call++) {
     for (int i = 0; i < 2; i++) run(&p[i]);
     if (call % 50 < 49) continue; /* the other stream goes on */
     GPU(cuStreamSynchronize(stream[call / 50 % 2]));

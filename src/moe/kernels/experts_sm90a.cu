@@ -78,7 +78,8 @@ struct rows_work : plain_work {
   }
 };
 
-__device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, const CUtensorMap *map, int k, int part) {
+__device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, const CUtensorMap *map, int k,
+                                          int part) {
   char *to = s->a[stage];
   uint64_t *full = &s->full[stage];
   if (t.shared == ROWS_SHARED) {
@@ -86,8 +87,7 @@ __device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, c
     tma_load_3d_to_both(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
   } else {
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-      tma_load_3d(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
+    for (int half = 0; half < 2; half++) tma_load_3d(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
   }
 }
 

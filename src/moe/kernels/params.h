@@ -49,7 +49,7 @@ enum { MOE_SCATTER_THREADS = 128 };
 /* Sorted rows of x; padding is 0. */
 typedef struct moe_scatter_params {
   const char *x;
-  int64_t x_row_bytes, row_bytes, tokens; /* row_bytes: of a sorted row, 2 D */
+  int64_t x_row_bytes, row_bytes, tokens;       /* row_bytes: of a sorted row, 2 D */
   const int32_t *row_of, *row_token, *last_row; /* last_row: the number of rows */
   char *sorted;
   int32_t choices;

@@ -88,7 +88,8 @@ __device__ __forceinline__ void add_to_experts(float (&d)[N], int choices, int e
 }
 
 /* d less its mean, weights[n] * scale being the weights. In saturated rows differences of near-equal numbers are what
- * counts: all are taken relative to the one with the largest weight, so that none is left of equal ones. */
+ * counts: all are taken relative to the one with the largest weight, so that nothing is left of equal ones, and the
+ * second pass takes off what rounding left of the mean. */
 template <int N, bool WIDE>
 __device__ __forceinline__ void take_off_mean(token_room &room, float (&d)[N], const float (&weights)[N], float scale) {
   best_key best = {UNUSABLE, INT_MAX};
@@ -96,19 +97,22 @@ __device__ __forceinline__ void take_off_mean(token_room &room, float (&d)[N], c
   for (int n = 0; n < N; n++)
     if (key_of(weights[n]) > best.key) best = {key_of(weights[n]), token_thread<WIDE>() + n * token_threads<WIDE>()};
   best = token_best<WIDE>(room, best);
-  float at_best = 0, mean = 0;
+  float at_best = 0;
 #pragma unroll
   for (int n = 0; n < N; n++)
     if (token_thread<WIDE>() + n * token_threads<WIDE>() == best.expert) at_best = d[n];
   at_best = token_sum<WIDE>(room, at_best);
 #pragma unroll
-  for (int n = 0; n < N; n++) {
-    d[n] -= at_best;
-    mean = __fmaf_rn(weights[n] * scale, d[n], mean);
-  }
-  mean = token_sum<WIDE>(room, mean);
+  for (int n = 0; n < N; n++) d[n] -= at_best;
 #pragma unroll
-  for (int n = 0; n < N; n++) d[n] -= mean;
+  for (int pass = 0; pass < 2; pass++) {
+    float mean = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) mean = __fmaf_rn(weights[n] * scale, d[n], mean);
+    mean = token_sum<WIDE>(room, mean);
+#pragma unroll
+    for (int n = 0; n < N; n++) d[n] -= mean;
+  }
 }
 
 /* d_e = p_e (dp_e - sum_i p_i dp_i), from the gradients of P_e in d. Renormalised weights add nothing to the sum. */

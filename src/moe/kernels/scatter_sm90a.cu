@@ -17,7 +17,8 @@ __device__ __forceinline__ int piece_bytes(const moe_scatter_params &p, int64_t 
 }
 
 /* Each lane looks at a row. */
-__device__ __forceinline__ void clear_padding(const moe_scatter_params &p, const scatter_shared &s, int warp, int warps) {
+__device__ __forceinline__ void clear_padding(const moe_scatter_params &p, const scatter_shared &s, int warp,
+                                              int warps) {
   const int rows = *p.last_row;
   for (int row = warp * 32 + (int)threadIdx.x % 32; row < rows; row += warps * 32) {
     if (p.row_token[row] >= 0) continue;
