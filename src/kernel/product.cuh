@@ -200,11 +200,19 @@ __device__ __forceinline__ void multiply_tile(SHARED *s, ring_place<SHARED::stag
   wgmma_pin(sums);
 }
 
+/* The turns of multiplying warpgroups that have tiles of their own, one at a time. Who has its turn has seen all stages
+ * of the tile before it full: it waits for phases of barriers whose phase before is over, which their parity alone would
+ * not tell from the next but one. */
+enum { TURN_BARRIER = 3, BOTH_WARPGROUPS = 2 * WARPGROUP };
+__device__ __forceinline__ void await_turn(int own) { named_barrier(TURN_BARRIER + own, BOTH_WARPGROUPS); }
+__device__ __forceinline__ void pass_turn(int own) { named_barrier_arrive(TURN_BARRIER + (own ^ 1), BOTH_WARPGROUPS); }
+
 /* sums = a whole tile, by one warpgroup, while the other is at its epilogue: BLOCKS of 64 rows. The tensor cores always
  * have the next stage's products, so that a stage is given back one later. */
 template <int A_MAJOR, int B_MAJOR, class SHARED, int BLOCKS, int N>
-__device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::stages> &stage, int steps,
+__device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::stages> &stage, int own, int steps,
                                                float (&sums)[BLOCKS][N]) {
+  await_turn(own);
   if (steps == 0)
 #pragma unroll
     for (int i = 0; i < BLOCKS * N; i++) sums[i / N][i % N] = 0.0f;
@@ -225,6 +233,7 @@ __device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::sta
     before = stage.at;
     stage.next();
   }
+  pass_turn(own);
   wgmma_wait<0>();
   if (steps > 0) empty_stage(s, before);
 #pragma unroll

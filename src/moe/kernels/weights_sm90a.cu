@@ -87,7 +87,9 @@ template <class SHARED> __device__ __forceinline__ void multiply(const moe_weigh
   box_writer<SHARED> writer = {s, own, 0};
   ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
-  for (int turn = 0;; turn ^= 1) {
+  int turn = 0;
+  if (own == 1) pass_turn(own);
+  for (;; turn ^= 1) {
     const tile t = read_tile(s, slot);
     slot.next();
     if (!t.halves) break;
@@ -96,7 +98,7 @@ template <class SHARED> __device__ __forceinline__ void multiply(const moe_weigh
       continue;
     }
     float sums[SHARED::m / 64][SHARED::n / 2];
-    multiply_alone<MN_MAJOR, MN_MAJOR>(s, stage, t.steps, sums);
+    multiply_alone<MN_MAJOR, MN_MAJOR>(s, stage, own, t.steps, sums);
 #pragma unroll
     for (int i = 0; i < SHARED::m / 64; i++) {
       const int m = t.down * SHARED::m + i * 64;
@@ -114,6 +116,7 @@ template <class SHARED> __device__ __forceinline__ void multiply(const moe_weigh
       }
     }
   }
+  if (turn == own) await_turn(own); /* that nobody takes */
   if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
 }
 
