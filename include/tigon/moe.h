@@ -29,7 +29,8 @@
  * their tensors begin at multiples of 16 bytes and have strides that are multiples of 8 (of weights not negative), and D,
  * I, T * k and the number of tiles (rows / 64 times columns / 256) are at most 2^30. Anything else fails with
  * TIGON_UNSUPPORTED. Where there is nothing to compute (D or I 0, no gradient wanted) no bad id is noted. No call looks at data on the host: it can be captured, and replayed with other
- * routing. The router runs on the CPU and on every CUDA device, with all its options and dtypes.
+ * routing. The router runs on the CPU and on CUDA devices of compute capability 8.0 and more, with all its
+ * options and dtypes.
  */
 #ifndef TIGON_MOE_H
 #define TIGON_MOE_H

@@ -12,8 +12,10 @@
  * each brings half of, to both, which spares the second-level cache a third of its reads. A stage is empty when both
  * have used it.
  *
- * The ring is never drained between tiles. Each stage has a barrier that its copies fill and one that the warps of both
- * multiplying warpgroups empty.
+ * Warpgroups may also have tiles of their own, in turns (multiply_alone): one multiplies while the other stores.
+ *
+ * The ring is never drained between tiles. Each stage has a barrier that its copies fill and one that the warps which
+ * multiply from it empty: those of both warpgroups, or, where warpgroups have tiles of their own in turns, of one.
  */
 #ifndef TIGON_KERNEL_PRODUCT_CUH
 #define TIGON_KERNEL_PRODUCT_CUH
@@ -51,12 +53,10 @@ template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PR
   char a[STAGE_COUNT][M * ROW_BYTES];
   char b[STAGE_COUNT][N * ROW_BYTES];
   char box[2][BOXES][BOX_BYTES];
-  uint64_t full[STAGE_COUNT],
-      empty[STAGE_COUNT]; /* filled by the bringing warpgroup, emptied by each warp that multiplies */
-  uint64_t tile_full[TILE_SLOTS],
-      tile_empty[TILE_SLOTS]; /* by the warp that publishes, and each thread that has read */
-  uint64_t mail_full[MAIL_SLOTS];
-  int mail[MAIL_SLOTS];
+  uint64_t full[STAGE_COUNT], empty[STAGE_COUNT];         /* by the bringing warpgroup; by each warp that multiplies */
+  uint64_t tile_full[TILE_SLOTS], tile_empty[TILE_SLOTS]; /* by the thread that publishes; by each that has read */
+  uint64_t mail_full[MAIL_SLOTS]; /* of a pair's second block: the first sends 4 bytes, the second's dealer waits */
+  int mail[MAIL_SLOTS];           /* by slots in turn, each read before its next turn (dealer) */
   tile tiles[TILE_SLOTS];
 };
 
@@ -73,6 +73,7 @@ template <int N> struct ring_place {
     at = at + 1 == N ? 0 : at + 1;
     parity ^= at == 0;
   }
+  /* Past places that others use; who waits there must know that the phase before is over (await_turn). */
   __device__ __forceinline__ void skip(int places) {
     const int to = at + places;
     parity ^= to / N & 1;
@@ -80,8 +81,8 @@ template <int N> struct ring_place {
   }
 };
 
-/* By all threads. fillers: arrivals at a full stage; emptiers: warps of a block that use a stage; readers: warps that read published
- * tiles. */
+/* By all threads. fillers: arrivals at a full stage; emptiers: warps of a block that use a stage; readers: warps that
+ * read published tiles. */
 template <class SHARED>
 __device__ __forceinline__ void product_start(SHARED *s, int fillers, int emptiers, int readers) {
   if (threadIdx.x == 0) {
@@ -274,7 +275,8 @@ __device__ __forceinline__ void put_box(char *box, const uint32_t (&word)[16]) {
     store_matrices(place.address(box, j), word[4 * j], word[4 * j + 1], word[4 * j + 2], word[4 * j + 3]);
 }
 
-/* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, as many on their way as it has. */
+/* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, as many on their way as it has. Named barrier 1 + half is the
+ * warpgroup's: the box is free, then it is full. */
 template <class SHARED> struct box_writer {
   SHARED *s;
   int half, turn;

@@ -17,7 +17,7 @@ typedef struct product_tiles {
   const int32_t *first_row;  /* (groups + 1) multiples of 64 */
   const int32_t *first_tile; /* (groups + 1) tiles of PRODUCT_M rows in the groups before */
   const int32_t *first_pair; /* (groups + 1) whole pairs of these in the groups before */
-  int32_t *next;             /* how many pairs of tiles were handed out beyond each cluster's first */
+  int32_t *next;             /* how many tiles, or pairs, were handed out beyond each block's, or pair's, first */
   int32_t groups, columns;   /* columns: tiles of PRODUCT_N beside each other */
 } product_tiles;
 

@@ -1,13 +1,14 @@
 /*
- * Products on the tensor cores of Hopper: 64 x n x 16 with n = 128, 192 or 256, operands in shared memory, sums in registers.
+ * Products on the tensor cores of Hopper: 64 x n x 16, n = 128, 192 or 256, operands in shared memory, sums in
+ * registers.
  *
  * Operands lie in blocks of 128 bytes by 8 rows under the 128-byte swizzle, as bulk copies with CU_TENSOR_MAP_SWIZZLE_128B
  * leave them: chunk c (16 bytes) of row r stands at r * 128 + (c ^ (r & 7)) * 16, from an address that is a multiple of
  * 1024. K-major: a row is 64 elements along k. MN-major: a row is 64 elements along m or n, 64 rows along k make a block,
  * and blocks of the next 64 elements follow.
  *
- * A thread of warp w, lane l has of the sums, for q = 0 to n / 8 - 1, columns 8 q + 2 (l % 4) + {0, 1} of row 16 w + l / 4 in
- * d[4 q + {0, 1}], and of the row 8 further down in d[4 q + {2, 3}].
+ * A thread of warp w, lane l has of the sums, for q = 0 to n / 8 - 1, columns 8 q + 2 (l % 4) + {0, 1} of row
+ * 16 w + l / 4 in d[4 q + {0, 1}], and of the row 8 further down in d[4 q + {2, 3}].
  */
 #ifndef TIGON_KERNEL_WGMMA_CUH
 #define TIGON_KERNEL_WGMMA_CUH
@@ -61,7 +62,7 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
 #define WGMMA_SUMS_96(d)    WGMMA_SUMS_64(d), WGMMA_SUMS_32(d, 64)
 #define WGMMA_SUMS_128(d)   WGMMA_SUMS_96(d), WGMMA_SUMS_32(d, 96)
 
-/* wgmma_n(d, a, b, adds): d = a b + (adds ? d : 0), a 64 x 16, b 16 x n; A to E: the operands behind the n / 2 sums. */
+/* wgmma(d, a, b, adds): d = a b + (adds ? d : 0), a 64 x 16, b 16 x n; A to E: the operands behind the n / 2 sums. */
 #define WGMMA(n, sums, A, B, ADDS, D, E)                                                        \
   template <int A_MAJOR, int B_MAJOR>                                                           \
   __device__ __forceinline__ void wgmma(float(&d)[sums], uint64_t a, uint64_t b, bool adds) {   \

@@ -209,10 +209,9 @@ tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *ex
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data, int64_t parts, int64_t width,
-                                    int box_rows) {
+tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data, int64_t parts, int64_t width) {
   return (tigon_tensor_map){
-      .data = data, .extent = {width, parts, padded_rows(p)}, .stride = {width, parts * width}, .box = {1, box_rows}};
+      .data = data, .extent = {width, parts, padded_rows(p)}, .stride = {width, parts * width}, .box = {1, 64}};
 }
 
 tigon_tensor_map tigon_moe_weights_map(const tigon_view *weights, bool k_major) {
@@ -250,9 +249,9 @@ tigon_status tigon_moe_gpu_gate_up(const tigon_gpu_call *call, const tigon_moe_p
                                .parts = 1,
                                .width = (int32_t)p->inner,
                                .keeps_h = b->h != NULL};
-  tigon_tensor_map maps[] = {
-      tigon_moe_weights_map(&p->gate, !p->transposed), tigon_moe_weights_map(&p->up, !p->transposed),
-      tigon_moe_rows_map(p, b->a, 1, p->inner, 64), tigon_moe_rows_map(p, b->h, 2, p->inner, 64)};
+  tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->gate, !p->transposed),
+                             tigon_moe_weights_map(&p->up, !p->transposed), tigon_moe_rows_map(p, b->a, 1, p->inner),
+                             tigon_moe_rows_map(p, b->h, 2, p->inner)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.out, &params.h};
   const tigon_status status = tigon_moe_gpu_maps(call, b->h ? 4 : 3, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &gate_up_kernels[p->transposed], 2, &params) : status;
@@ -272,8 +271,7 @@ static tigon_status down(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                .parts = 1,
                                .width = (int32_t)p->width};
   const tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->down, !p->transposed),
-                                   tigon_moe_rows_map(p, b->a, 1, p->inner, 64),
-                                   tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+                                   tigon_moe_rows_map(p, b->a, 1, p->inner), tigon_moe_rows_map(p, b->y, 1, p->width)};
   CUtensorMap *const to[] = {&params.b[0], &params.a, &params.out};
   const tigon_status status = tigon_moe_gpu_maps(call, 3, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, p->transposed, &params) : status;

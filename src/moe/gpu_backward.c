@@ -33,10 +33,9 @@ static tigon_status activation(const tigon_gpu_call *call, const tigon_moe_probl
                                   .depth = (int32_t)p->width,
                                   .width = (int32_t)p->inner,
                                   .sorts = tigon_present(&g->d_down)};
-  const tigon_tensor_map maps[] = {
-      tigon_moe_weights_map(&p->down, p->transposed), tigon_moe_rows_map(p, b->h, 2, p->inner, 64),
-      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->a, 1, p->inner, 64),
-      tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+  const tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->down, p->transposed),
+                                   tigon_moe_rows_map(p, b->h, 2, p->inner), tigon_moe_rows_map(p, b->dh, 2, p->inner),
+                                   tigon_moe_rows_map(p, b->a, 1, p->inner), tigon_moe_rows_map(p, b->y, 1, p->width)};
   CUtensorMap *const to[] = {&params.down, &params.h, &params.dh, &params.weighted, &params.sorted};
   const tigon_status status = tigon_moe_gpu_maps(call, params.sorts ? 5 : 4, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_product(call, &activation_kernels[p->transposed], 1, &params) : status;
@@ -48,9 +47,9 @@ static tigon_status dx_rows(const tigon_gpu_call *call, const tigon_moe_problem 
                                .depth = (int32_t)p->inner,
                                .parts = 2,
                                .width = (int32_t)p->width};
-  const tigon_tensor_map maps[] = {
-      tigon_moe_weights_map(&p->gate, p->transposed), tigon_moe_weights_map(&p->up, p->transposed),
-      tigon_moe_rows_map(p, b->dh, 2, p->inner, 64), tigon_moe_rows_map(p, b->y, 1, p->width, 64)};
+  const tigon_tensor_map maps[] = {tigon_moe_weights_map(&p->gate, p->transposed),
+                                   tigon_moe_weights_map(&p->up, p->transposed),
+                                   tigon_moe_rows_map(p, b->dh, 2, p->inner), tigon_moe_rows_map(p, b->y, 1, p->width)};
   CUtensorMap *const to[] = {&params.b[0], &params.b[1], &params.a, &params.out};
   const tigon_status status = tigon_moe_gpu_maps(call, 4, maps, to);
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, !p->transposed, &params) : status;
@@ -65,7 +64,8 @@ typedef struct operand {
 
 static bool is_whole(const operand *o) { return o->row_width % 64 == 0 && o->part % 64 == 0; }
 
-/* Columns past a part are another part's or zeros: what they give is not stored. */
+/* Columns past a part are another part's or zeros: what they give is not stored. The whole boxes' blocks of columns come
+ * behind the rows, so that their stride is the smaller one, which cuda.h does not foresee and drivers take. */
 static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
   const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
   if (!is_whole(o))

@@ -12,9 +12,8 @@ tigon_status tigon_moe_gpu_begin(const char *op, const tigon_exec *exec, tigon_g
 tigon_status tigon_moe_gpu_plan(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
                                 const tigon_moe_gpu_blocks *b);
 
-/* Sorted rows of `parts` times `width` elements, in boxes of so many rows. */
-tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data, int64_t parts, int64_t width,
-                                    int box_rows);
+/* Sorted rows of `parts` times `width` elements, in boxes of 64 by 64. */
+tigon_tensor_map tigon_moe_rows_map(const tigon_moe_problem *p, const char *data, int64_t parts, int64_t width);
 /* All experts' matrices (E, rows, columns), in boxes of 128 columns of a product by 64 of its depth. k_major: the depth
  * runs along the tensor's columns. */
 tigon_tensor_map tigon_moe_weights_map(const tigon_view *weights, bool k_major);

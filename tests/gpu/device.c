@@ -43,6 +43,7 @@ CUdeviceptr gpu_alloc(size_t bytes) {
   CUdeviceptr memory;
   GPU(cuMemAlloc(&memory, bytes ? bytes : 1));
   GPU(cuMemsetD8(memory, 0xff, bytes ? bytes : 1));
+  GPU(cuCtxSynchronize()); /* streams that do not wait for the default one find it done */
   return memory;
 }
 

@@ -179,8 +179,12 @@ static void run_wanted(moe_problem *p, unsigned wanted) {
 static void test_absent_gradients(void **state) {
   (void)state;
   for (int variant = 0; variant < gpu_cases(4); variant++) {
-    const moe_case c = {
-        .tokens = 90, .choices = 3, .width = 136, .inner = 72, .experts = 5, .options = variant & 1 ? MOE_ON_INPUT : 0};
+    const moe_case c = {.tokens = 90,
+                        .choices = 3,
+                        .width = variant & 2 ? 128 : 136,
+                        .inner = variant & 2 ? 192 : 72,
+                        .experts = 5,
+                        .options = variant & 1 ? MOE_ON_INPUT : 0};
     moe_problem all, some;
     moe_make(&all, &c, TIGON_BF16, variant & 2, 11);
     moe_run_both(&all, 1);

@@ -31,6 +31,7 @@ static void fill(problem *p, int which, uint64_t seed) {
   assert_non_null(values);
   for (size_t i = 0; i < count; i++) values[i] = (float)test_random_normal(&rng);
   GPU(cuMemcpyHtoD((CUdeviceptr)p->t[which].dl.data, values, p->bytes[which]));
+  GPU(cuCtxSynchronize());
   free(values);
 }
 
@@ -97,6 +98,7 @@ static uint64_t take_results(problem *p) {
     free(values);
     GPU(cuMemsetD8(data, 0xff, bytes));
   }
+  GPU(cuCtxSynchronize());
   return hash;
 }
 

@@ -52,10 +52,10 @@ def test_gradients_are_repeatable():
             assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("tokens", [1024, 4096])
-def test_many_replays_are_equal(tokens):
-    """At the widths of a model, where all multiprocessors have tiles of few steps: what waits too little fails rarely."""
-    experts, choices, width, inner = 128, 8, 2048, 768
+@pytest.mark.parametrize("tokens, experts, choices, width, inner", [(1024, 128, 8, 2048, 768),
+                                                                    (4096, 128, 8, 2048, 768), (8000, 64, 4, 64, 1032)])
+def test_many_calls_are_equal(tokens, experts, choices, width, inner):
+    """Where all multiprocessors have many tiles of few steps: what waits too little fails rarely."""
     torch.manual_seed(tokens)
     made = {"x": torch.randn(tokens, width, device="cuda").bfloat16(),
             "topk_ids": torch.rand(tokens, experts, device="cuda").topk(choices).indices,

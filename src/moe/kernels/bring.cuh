@@ -4,6 +4,7 @@
 #define TIGON_MOE_KERNELS_BRING_CUH
 
 #include "kernel/async.cuh"
+#include "kernel/math.cuh"
 #include "kernel/number.cuh"
 #include "kernel/product.cuh"
 #include "moe/kernels/params.h"
@@ -48,6 +49,8 @@ __device__ __forceinline__ void load_columns(SHARED *s, int stage, const tile &t
 /* Hands tiles to the block's other warps: what the first warp of the bringing warpgroup does beside bringing. */
 template <class SHARED> struct dealer {
   enum { CLUSTER = SHARED::cluster };
+  static_assert(CLUSTER == 1 || SHARED::stages + 1 <= MAIL_SLOTS,
+                "a tile has a stage at least, which both blocks empty");
   SHARED *s;
   int number = (int)blockIdx.x / CLUSTER, group = 0, following = 0;
   ring_place<MAIL_SLOTS> mail;
@@ -134,7 +137,7 @@ __device__ __forceinline__ void gather_tiles(const product_tiles &tiles, const g
   async_wait_all();
 }
 
-/* The thread's half tile. */
+/* Which of the multiplying warpgroups the thread is in: the half of a tile that it has, or its turn. */
 __device__ __forceinline__ int half_of_block() { return (int)threadIdx.x / WARPGROUP - 1; }
 
 /* What a kernel does besides multiplying: before a tile's product, with each stage, and behind the product. */
@@ -173,14 +176,6 @@ template <int N> __device__ __forceinline__ void pack_sums(const float (&sums)[N
 #pragma unroll
   for (int i = 0; i < 16; i++)
     word[i] = pack_pair(KIND_BF16, make_float2(sums[part * 32 + 2 * i], sums[part * 32 + 2 * i + 1]));
-}
-
-/* 1 / (1 + exp(-v)), in four instructions: the exponential overflows to Inf, whose reciprocal is 0. */
-__device__ __forceinline__ float sigmoid(float v) {
-  float power, share;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
-  return share;
 }
 
 #endif

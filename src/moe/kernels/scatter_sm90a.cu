@@ -1,5 +1,6 @@
-/* x in sorted order on Hopper, by bulk copies: a token's row is read once and stored wherever its routes go; padding rows
- * become zeros. A warp works on a piece of a row, and has the next one under way. */
+/* x (T, D) in sorted order on Hopper, by bulk copies: a token's row is read once and stored wherever its routes go, to
+ * sorted (rows, D); padding rows become zeros. A warp works on a piece of a row, and has the next one under way. Bound by
+ * memory: Qwen3's layer at 8192 tokens reads 34 MB and writes 268 MB, 63 us of an H200's 4.8 TB/s. */
 #include "kernel/tma.cuh"
 #include "moe/kernels/params.h"
 
@@ -9,7 +10,7 @@ static_assert(MOE_ALIGN % 32 == 0, "a warp looks at 32 rows");
 struct scatter_shared {
   char buffer[WARPS][2][PIECE];
   char zeros[PIECE];
-  uint64_t full[WARPS][2];
+  uint64_t full[WARPS][2]; /* by the warp's lane 0 and its bulk load; all its lanes wait */
 };
 
 __device__ __forceinline__ int piece_bytes(const moe_scatter_params &p, int64_t begin) {

@@ -3,7 +3,7 @@
  * A tile is one block's over all its rows, so that sums have one order; padding rows are zeros (with finite weights).
  * Experts have few rows, so that what a tile needs behind its product weighs: the multiplying warpgroups take tiles in
  * turns, and one stores while the other multiplies. A tile is 192 along the inner width, which widths of models divide
- * by, and 128 along the other. Tiles cost about the same, so each block takes every grid-th.
+ * by, and 128 along the other. An expert's tiles cost the same, and each block takes every grid-th.
  */
 #include "moe/kernels/bring.cuh"
 
