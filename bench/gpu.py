@@ -67,6 +67,16 @@ def timed(work, calls):
     return start.elapsed_time(end) / calls
 
 
+def kernels_of(work, calls):
+    """[(name, milliseconds)] of what the device does in so many calls, in the order of time, by the profiler."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        for _ in range(calls):
+            work()
+        torch.cuda.synchronize()
+    found = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [(e.name, e.device_time * 1e-3) for e in sorted(found, key=lambda e: e.time_range.start)]
+
+
 def in_turns(graphs):
     """Milliseconds a call: {name: (median over the turns, fastest)}."""
     taken = {name: [] for name in graphs}

@@ -19,14 +19,16 @@ def _pair(gate, up):
 
 
 def _saved_bytes(x, ids, down, layout, row_limit):
-    """Bytes of the pre-activations of every route, as tigon/moe.h says: under torch.compile shapes are symbols."""
-    inner = down.shape[1 if layout else 2]
-    rows = ids.shape[0] * ids.shape[1]
+    """tigon_moe_saved's answer, by docs/moe.md's formula: under torch.compile shapes are symbols."""
+    experts, inner = down.shape[0], down.shape[1 if layout else 2]
+    routes = rows = ids.shape[0] * ids.shape[1]
     if row_limit:
         rows = min(rows, row_limit)
-    if x.is_cuda:
-        rows += 63 * min(rows, down.shape[0])
-    return (2 * inner * rows * x.element_size() + 255) // 256 * 256
+    if not x.is_cuda:
+        return (2 * inner * rows * x.element_size() + 255) // 256 * 256
+    rows += 63 * min(rows, experts)
+    parts = [4 * inner * rows, *[4 * (experts + 1)] * 3, 4 * rows, 4 * routes, rows]
+    return sum((bytes + 255) // 256 * 256 for bytes in parts)
 
 
 def _allocate(x, ids, weights, gate, up, down, layout, on_input, row_limit, keep, context):

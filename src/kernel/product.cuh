@@ -46,9 +46,13 @@ struct tile {
   int part, down; /* used by products whose groups have several matrices, and rows of their own */
 };
 
-/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. */
-template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PRODUCT_N> struct product_shared {
+/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. WEAVES: a
+ * last tile of rows without a neighbour comes behind the pairs of its columns, whose weights are in the cache then, and
+ * not behind all pairs of its group. */
+template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PRODUCT_N, bool WEAVES = false>
+struct product_shared {
   static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER, m = M, n = N;
+  static constexpr bool weaves = WEAVES;
   static constexpr int unrolled = BOXES > 2 ? 1 : 4; /* steps: a long epilogue leaves no registers for more */
   char a[STAGE_COUNT][M * ROW_BYTES];
   char b[STAGE_COUNT][N * ROW_BYTES];
@@ -113,7 +117,8 @@ template <int CLUSTER> __device__ __forceinline__ int numbers_before(const produ
 }
 
 /* This block's tile of that number, by a warp. group: where the last search ended; numbers rise. */
-template <int CLUSTER> __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
+template <int CLUSTER, bool WEAVES>
+__device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
   const int lane = (int)threadIdx.x % 32, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
   tile found = {};
   if (number >= numbers_before<CLUSTER>(tiles, tiles.groups)) return found;
@@ -128,18 +133,23 @@ template <int CLUSTER> __device__ __forceinline__ tile find_tile(const product_t
   }
   const int *first = CLUSTER == 1 ? tiles.first_tile : tiles.first_pair;
   const int count = first[group + 1] - first[group]; /* along the rows */
-  const int local = number - numbers_before<CLUSTER>(tiles, group), alone = local - count * tiles.columns;
+  const int local = number - numbers_before<CLUSTER>(tiles, group), behind = local - count * tiles.columns;
+  const int turns = RASTER / CLUSTER, last_strip = max(count - 1, 0) / turns;
+  const int strip = min(local / (turns * tiles.columns), last_strip), height = min(turns, count - strip * turns);
+  const int in_strip = local - strip * turns * tiles.columns;
+  const bool woven = WEAVES && strip == last_strip && /* there is a lone tile */
+                     tiles.first_tile[group + 1] - tiles.first_tile[group] > 2 * count;
+  const int each = 2 * height + woven; /* numbers of two columns */
+  const int two = woven ? in_strip / each : 0, in_two = in_strip - two * each;
   int down;
-  if (CLUSTER == 2 && alone >= 0) {
+  if (woven ? in_two == min(2, tiles.columns - 2 * two) * height : CLUSTER == 2 && behind >= 0) {
     found.shared = ROWS_SHARED;
-    found.column = 2 * alone + rank; /* may lie past the last: zeros, which are not stored */
+    found.column = 2 * (woven ? two : behind) + rank; /* may lie past the last: zeros, which are not stored */
     down = 2 * count;
   } else {
-    const int turns = RASTER / CLUSTER, strip = local / (turns * tiles.columns);
-    const int in_strip = local - strip * turns * tiles.columns, height = min(turns, count - strip * turns);
     found.shared = CLUSTER == 1 ? 0 : COLUMNS_SHARED;
-    found.column = in_strip / height;
-    down = CLUSTER * (strip * turns + in_strip % height) + rank;
+    found.column = 2 * two + in_two / height;
+    down = CLUSTER * (strip * turns + in_two % height) + rank;
   }
   found.row = tiles.first_row[group] + down * PRODUCT_M;
   found.halves = min(2, (tiles.first_row[group + 1] - found.row) / HALF_M);
@@ -208,9 +218,20 @@ enum { TURN_BARRIER = 3, BOTH_WARPGROUPS = 2 * WARPGROUP };
 __device__ __forceinline__ void await_turn(int own) { named_barrier(TURN_BARRIER + own, BOTH_WARPGROUPS); }
 __device__ __forceinline__ void pass_turn(int own) { named_barrier_arrive(TURN_BARRIER + (own ^ 1), BOTH_WARPGROUPS); }
 
+/* An MN-major operand in a stage: blocks of 64 of its WIDTH columns. HALVED: rows 0 to 31 of all blocks, then the rest,
+ * so that each block of a pair can bring a half. */
+template <int WIDTH, bool HALVED> struct columns_in_stage {
+  static constexpr int block_bytes = HALVED ? BOX_BYTES / 2 : BOX_BYTES;
+  static constexpr int half_bytes = HALVED ? WIDTH / 64 * block_bytes : BOX_BYTES / 2;
+  /* What a descriptor advances by to a block's rows 16 k on. */
+  static __device__ __forceinline__ int step(int block, int k) {
+    return (block * block_bytes + k / 2 * half_bytes) / 16 + k % 2 * wgmma_step<MN_MAJOR>;
+  }
+};
+
 /* sums = a whole tile, by one warpgroup, while the other is at its epilogue: BLOCKS of 64 rows. The tensor cores always
  * have the next stage's products, so that a stage is given back one later. */
-template <int A_MAJOR, int B_MAJOR, class SHARED, int BLOCKS, int N>
+template <bool A_HALVED, bool B_HALVED, class SHARED, int BLOCKS, int N>
 __device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::stages> &stage, int own, int steps,
                                                float (&sums)[BLOCKS][N]) {
   await_turn(own);
@@ -220,14 +241,16 @@ __device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::sta
   int before = 0;
   for (int step = 0; step < steps; step++) {
     mbarrier_wait(&s->full[stage.at], stage.parity);
-    const uint64_t a = wgmma_operand<A_MAJOR>(s->a[stage.at]), b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
+    typedef columns_in_stage<SHARED::m, A_HALVED> a_place;
+    typedef columns_in_stage<SHARED::n, B_HALVED> b_place;
+    const uint64_t a = wgmma_operand<MN_MAJOR>(s->a[stage.at], a_place::block_bytes);
+    const uint64_t b = wgmma_operand<MN_MAJOR>(s->b[stage.at], b_place::block_bytes);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < PRODUCT_K / 16; k++)
 #pragma unroll
       for (int i = 0; i < BLOCKS; i++)
-        wgmma<A_MAJOR, B_MAJOR>(sums[i], a + i * (BOX_BYTES / 16) + k * wgmma_step<A_MAJOR>,
-                                b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
+        wgmma<MN_MAJOR, MN_MAJOR>(sums[i], a + a_place::step(i, k), b + b_place::step(0, k), step > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (step > 0) empty_stage(s, before);

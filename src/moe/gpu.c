@@ -116,10 +116,6 @@ void tigon_moe_gpu_check_backward(tigon_checker *check, const tigon_moe_problem 
   check_all(check, weights, 3, true);
 }
 
-uint64_t tigon_moe_gpu_saved(const tigon_moe_problem *p) {
-  return (uint64_t)tigon_round_up(padded_rows(p) * 2 * p->inner * ELEMENT, 256);
-}
-
 static int64_t chunks_at_most(const tigon_moe_problem *p) {
   return tigon_smaller(tigon_ceil_div(routes_of(p), FEWEST_ROUTES), MOE_MOST_CHUNKS);
 }
@@ -128,41 +124,70 @@ static void *take_rows(tigon_arena *arena, const tigon_moe_problem *p, int64_t w
   return tigon_arena_take(arena, (uint64_t)(padded_rows(p) * width * ELEMENT));
 }
 
-static void take_plan(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
-  const uint64_t rows = (uint64_t)padded_rows(p), experts = (uint64_t)p->experts, chunks = (uint64_t)chunks_at_most(p);
-  const uint64_t number = sizeof(int32_t);
+/* What the plan counts with. */
+static void take_counts(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
+  const uint64_t experts = (uint64_t)p->experts, chunks = (uint64_t)chunks_at_most(p), number = sizeof(int32_t);
   b->counts = tigon_arena_take(arena, chunks * experts * number);
   b->totals = tigon_arena_take(arena, experts * number);
   b->first_bad = tigon_arena_take(arena, chunks * number);
+  b->end = tigon_arena_take(arena, 2 * number);
+}
+
+/* What it finds. */
+static void take_places(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
+  const uint64_t rows = (uint64_t)padded_rows(p), experts = (uint64_t)p->experts, number = sizeof(int32_t);
   b->first_row = tigon_arena_take(arena, (experts + 1) * number);
   b->first_tile = tigon_arena_take(arena, (experts + 1) * number);
   b->first_pair = tigon_arena_take(arena, (experts + 1) * number);
-  b->next = tigon_arena_take(arena, MOE_COUNTERS * number);
-  b->end = tigon_arena_take(arena, 2 * number);
   b->row_token = tigon_arena_take(arena, rows * number);
   b->row_of = tigon_arena_take(arena, (uint64_t)routes_of(p) * number);
   b->row_choice = tigon_arena_take(arena, rows);
 }
 
-void tigon_moe_gpu_take(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
-  take_plan(p, arena, b);
-  if (p->on_input) b->x = take_rows(arena, p, p->width);
-  b->a = take_rows(arena, p, p->inner);
-  b->y = take_rows(arena, p, p->width);
+static uint64_t take_saved(const tigon_moe_problem *p, char *saved, tigon_moe_gpu_blocks *b) {
+  tigon_arena arena = {.base = saved};
+  b->h = take_rows(&arena, p, 2 * p->inner);
+  take_places(p, &arena, b);
+  return arena.used;
 }
 
-void tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gradients *g, tigon_arena *arena,
-                                 tigon_moe_gpu_blocks *b) {
+uint64_t tigon_moe_gpu_saved(const tigon_moe_problem *p) {
+  tigon_moe_gpu_blocks counted;
+  return take_saved(p, NULL, &counted);
+}
+
+tigon_moe_gpu_blocks tigon_moe_gpu_take(const tigon_moe_problem *p, char *saved, tigon_arena *arena) {
+  tigon_moe_gpu_blocks b = {.next = tigon_arena_take(arena, MOE_COUNTERS * sizeof(int32_t))};
+  take_counts(p, arena, &b);
+  if (saved)
+    take_saved(p, saved, &b);
+  else
+    take_places(p, arena, &b);
+  if (p->on_input) b.x = take_rows(arena, p, p->width);
+  b.a = take_rows(arena, p, p->inner);
+  b.y = take_rows(arena, p, p->width);
+  return b;
+}
+
+tigon_moe_gpu_blocks tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gradients *g, char *saved,
+                                                 tigon_arena *arena) {
   const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
   const int64_t columns = tigon_ceil_div(p->inner, PRODUCT_N);
-  take_plan(p, arena, b);
-  if (!b->h) b->h = take_rows(arena, p, 2 * p->inner);
-  b->dh = take_rows(arena, p, 2 * p->inner);
-  b->a = take_rows(arena, p, p->inner);
-  if (want_x || (p->on_input && !b->h_ready)) b->x = take_rows(arena, p, p->width);
-  if (tigon_present(&g->d_down) || tigon_moe_wants_dx_rows(p, g)) b->y = take_rows(arena, p, p->width);
+  tigon_moe_gpu_blocks b = {.next = tigon_arena_take(arena, MOE_COUNTERS * sizeof(int32_t)), .ready = saved != NULL};
+  if (saved) {
+    take_saved(p, saved, &b);
+  } else {
+    take_counts(p, arena, &b);
+    take_places(p, arena, &b);
+    b.h = take_rows(arena, p, 2 * p->inner);
+  }
+  b.dh = take_rows(arena, p, 2 * p->inner);
+  b.a = take_rows(arena, p, p->inner);
+  if (want_x || (p->on_input && !saved)) b.x = take_rows(arena, p, p->width);
+  if (tigon_present(&g->d_down) || tigon_moe_wants_dx_rows(p, g)) b.y = take_rows(arena, p, p->width);
   if (tigon_present(&g->d_weights) && !p->on_input)
-    b->dots = tigon_arena_take(arena, (uint64_t)(padded_rows(p) * columns) * sizeof(float));
+    b.dots = tigon_arena_take(arena, (uint64_t)(padded_rows(p) * columns) * sizeof(float));
+  return b;
 }
 
 /* --- the plan ---------------------------------------------------------------------------------------------------- */

@@ -68,15 +68,16 @@ static bool is_whole(const operand *o) { return o->row_width % 64 == 0 && o->par
  * behind the rows, so that their stride is the smaller one, which cuda.h does not foresee and drivers take. */
 static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
   const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
+  const int box_rows = o->tile == MOE_WEIGHTS_INNER ? PRODUCT_K / 2 : PRODUCT_K; /* each block of a pair brings half */
   if (!is_whole(o))
     return (tigon_tensor_map){.data = o->data,
                               .extent = {o->row_width, rows, 1},
                               .stride = {o->row_width, rows * o->row_width},
-                              .box = {PRODUCT_K, 1}};
+                              .box = {box_rows, 1}};
   return (tigon_tensor_map){.data = o->data,
                             .extent = {64, rows, o->row_width / 64},
                             .stride = {o->row_width, 64},
-                            .box = {PRODUCT_K, o->tile / 64}};
+                            .box = {box_rows, o->tile / 64}};
 }
 
 /* gradients[i] = a^T b for `parts` parts from first_part on; transposed, b^T a. */
@@ -113,7 +114,7 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                        .box = {64, 1}};
   }
   const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 1, &params) : status;
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 2, &params) : status;
 }
 
 static operand outer_operand(const tigon_moe_problem *p, const char *rows) {
@@ -164,12 +165,20 @@ static tigon_status dots(const tigon_gpu_call *call, const tigon_moe_problem *p,
   return tigon_gpu_launch(call, b->dots ? &dots_kernel : &input_dots_kernel, grid, &params);
 }
 
+/* Of a plan that was saved: no tile is handed out. */
+static tigon_status restart(const tigon_gpu_call *call, const tigon_moe_gpu_blocks *b) {
+  const size_t bytes = MOE_COUNTERS * sizeof *b->next;
+  const CUresult result =
+      call->driver->cuMemsetD2D8Async((CUdeviceptr)(uintptr_t)b->next, bytes, 0, bytes, 1, call->stream);
+  return result == CUDA_SUCCESS ? TIGON_OK : tigon_driver_fail(call->driver, call->op, "cuMemsetD2D8Async", result);
+}
+
 static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
                         const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
-  tigon_status status = tigon_moe_gpu_plan(call, exec, p, b);
+  tigon_status status = b->ready ? restart(call, b) : tigon_moe_gpu_plan(call, exec, p, b);
   if (status == TIGON_OK && b->x) status = tigon_moe_gpu_sort_x(call, p, b);
-  if (status == TIGON_OK && !b->h_ready) status = tigon_moe_gpu_gate_up(call, p, b);
+  if (status == TIGON_OK && !b->ready) status = tigon_moe_gpu_gate_up(call, p, b);
   if (status == TIGON_OK) status = activation(call, p, b, g);
   if (status == TIGON_OK && b->dots) status = dots(call, p, b, &g->d_weights);
   if (status == TIGON_OK && tigon_present(&g->d_down)) status = down_gradient(call, p, b, g);

@@ -194,8 +194,7 @@ static uint64_t forward_bytes(const forward *f) {
 #if defined(TIGON_HAVE_CUDA)
   if (on_cuda(f->exec.device)) {
     tigon_arena arena = {0};
-    tigon_moe_gpu_blocks blocks;
-    if (!is_trivial(&f->p)) tigon_moe_gpu_take(&f->p, &arena, &blocks);
+    if (!is_trivial(&f->p)) (void)tigon_moe_gpu_take(&f->p, f->args.saved, &arena);
     return arena.used;
   }
 #endif
@@ -207,8 +206,7 @@ static uint64_t forward_bytes(const forward *f) {
 static tigon_status run_on_cuda(const forward *f) {
   if (is_trivial(&f->p)) return tigon_moe_gpu_clear(forward_op, &f->exec, &(tigon_moe_gradients){.dx = f->out});
   tigon_arena arena = {.base = f->exec.workspace};
-  tigon_moe_gpu_blocks blocks = {.h = f->args.saved};
-  tigon_moe_gpu_take(&f->p, &arena, &blocks);
+  const tigon_moe_gpu_blocks blocks = tigon_moe_gpu_take(&f->p, f->args.saved, &arena);
   return tigon_moe_gpu_forward(forward_op, &f->exec, &f->p, &blocks, &f->out);
 }
 #endif
@@ -375,9 +373,7 @@ static bool wants_nothing(const backward *f) {
 }
 
 static tigon_moe_gpu_blocks take_on_cuda(const backward *f, tigon_arena *arena) {
-  tigon_moe_gpu_blocks blocks = {.h = (char *)(uintptr_t)f->args.saved, .h_ready = f->args.saved != NULL};
-  tigon_moe_gpu_take_backward(&f->p, &f->g, arena, &blocks);
-  return blocks;
+  return tigon_moe_gpu_take_backward(&f->p, &f->g, (char *)(uintptr_t)f->args.saved, arena);
 }
 
 static tigon_status run_backward_on_cuda(const backward *f) {

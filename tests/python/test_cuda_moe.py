@@ -4,6 +4,7 @@ import battery
 import pytest
 import tigon
 import torch
+from tigon import _library
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
                                 reason="no Hopper device")
@@ -114,6 +115,15 @@ def test_compile():
         got = [out, *torch.autograd.grad(out, [inputs[name] for name in WANTED], given)]
         for one, two in zip(got, step(inputs, given)):
             assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("row_limit", [0, 100])
+def test_saved_bytes(row_limit):
+    given = on_device(tensors())
+    inputs = [given[n] for n in ("x", "topk_ids", "topk_weights", "gate", "up", "down")]
+    out, saved = torch.ops.tigon.moe(*inputs, 0, False, row_limit, True, 0)
+    query = _library.function("tigon_moe_saved")
+    assert query(0, *inputs[:5], None, inputs[5], out, None, 0, 0, 0, row_limit) == saved.numel()
 
 
 def test_no_host_synchronisation():

@@ -58,7 +58,7 @@ template <class SHARED> struct dealer {
   __device__ __forceinline__ explicit dealer(SHARED *s) : s(s) {}
 
   __device__ __forceinline__ tile deal(const product_tiles &tiles, const ring_place<TILE_SLOTS> &slot, int steps) {
-    tile t = find_tile<CLUSTER>(tiles, number, group);
+    tile t = find_tile<CLUSTER, SHARED::weaves>(tiles, number, group);
     t.steps = steps;
     if (threadIdx.x % 32 == 0) {
       publish_tile(s, slot, t);

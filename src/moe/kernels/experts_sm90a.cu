@@ -9,7 +9,8 @@
  */
 #include "moe/kernels/bring.cuh"
 
-typedef product_shared<4, 2, 2> shared;
+typedef product_shared<4, 2, 2, PRODUCT_M, PRODUCT_N, true> gate_up_shared;
+typedef product_shared<4, 2, 2> rows_shared;
 
 /* silu(g) u of two neighbours, from their rounded values */
 __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u) {
@@ -19,8 +20,8 @@ __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u) {
 
 struct gate_up_work : plain_work {
   const moe_product_params &p;
-  box_writer<shared> writer;
-  __device__ __forceinline__ gate_up_work(const moe_product_params &p, shared *s)
+  box_writer<gate_up_shared> writer;
+  __device__ __forceinline__ gate_up_work(const moe_product_params &p, gate_up_shared *s)
       : p(p), writer({s, half_of_block(), 0}) {}
 
   __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
@@ -44,7 +45,7 @@ struct gate_up_work : plain_work {
 };
 
 template <int MAJOR> __device__ __forceinline__ void gate_up(const moe_product_params &p) {
-  shared *s = product_memory<shared>();
+  gate_up_shared *s = product_memory<gate_up_shared>();
   product_start(s, WARPGROUP + 1, CONSUMER_WARPS, CONSUMER_WARPS + 3);
   if (threadIdx.x < WARPGROUP) {
     give_registers<72>();
@@ -62,8 +63,8 @@ template <int MAJOR> __device__ __forceinline__ void gate_up(const moe_product_p
 
 struct rows_work : plain_work {
   const moe_product_params &p;
-  box_writer<shared> writer;
-  __device__ __forceinline__ rows_work(const moe_product_params &p, shared *s)
+  box_writer<rows_shared> writer;
+  __device__ __forceinline__ rows_work(const moe_product_params &p, rows_shared *s)
       : p(p), writer({s, half_of_block(), 0}) {}
 
   __device__ __forceinline__ void store(const tile &t, const float (&sums)[128]) {
@@ -78,7 +79,7 @@ struct rows_work : plain_work {
   }
 };
 
-__device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, const CUtensorMap *map, int k,
+__device__ __forceinline__ void load_rows(rows_shared *s, int stage, const tile &t, const CUtensorMap *map, int k,
                                           int part) {
   char *to = s->a[stage];
   uint64_t *full = &s->full[stage];
@@ -91,10 +92,10 @@ __device__ __forceinline__ void load_rows(shared *s, int stage, const tile &t, c
   }
 }
 
-template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_product_params &p, shared *s) {
-  ring_place<shared::stages> stage;
+template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_product_params &p, rows_shared *s) {
+  ring_place<rows_shared::stages> stage;
   ring_place<TILE_SLOTS> slot;
-  dealer<shared> deals(s);
+  dealer<rows_shared> deals(s);
   for (;;) {
     const tile t = deals.deal(p.tiles, slot, (p.depth + PRODUCT_K - 1) / PRODUCT_K * p.parts);
     slot.next();
@@ -114,7 +115,7 @@ template <int MAJOR> __device__ __forceinline__ void bring_rows(const moe_produc
 }
 
 template <int MAJOR> __device__ __forceinline__ void rows(const moe_product_params &p) {
-  shared *s = product_memory<shared>();
+  rows_shared *s = product_memory<rows_shared>();
   product_start(s, 1, CONSUMER_WARPS, CONSUMER_WARPS);
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
