@@ -12,6 +12,7 @@ import time
 
 import torch
 
+import receipt
 import tigon
 
 TURNS, CALLS = 9, 12
@@ -140,10 +141,11 @@ def environment(protocol, packages):
 
 
 class Receipt:
-    """Lines of a receipt; the file is whole after each. The environment's ceiling is the median over the rows."""
-    def __init__(self, path, protocol, packages, ceiling):
-        self.path, self.ceiling, self.lines = path, ceiling, []
-        self.environment = environment(protocol, packages)
+    """Lines of a receipt; the file is whole after each. The environment's ceiling is the median over the rows. adds: to those
+    that the file has."""
+    def __init__(self, path, protocol, packages, ceiling, adds=False):
+        self.path, self.ceiling = path, ceiling
+        self.environment, self.lines = receipt.read(path) if adds else (environment(protocol, packages), [])
 
     def add(self, measurement):
         self.lines.append(measurement)

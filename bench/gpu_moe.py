@@ -1,10 +1,11 @@
 """The expert MLP of a mixture of experts on one CUDA device beside its peers, in one run on random data and routing;
 writes a receipt (JSON Lines).
 
-    python3 bench/gpu_moe.py RECEIPT [--rows few|all]
+    python3 bench/gpu_moe.py RECEIPT [--rows few|all] [--providers NAME ...] [--add]
 
 Needs PyTorch with CUDA and the tigon package (or PYTHONPATH=python and TIGON_FFI_LIBRARY). Peers that are not installed
-are left out and named.
+are left out and named. Peers whose packages do not go together are measured by processes of their own, one after another, which
+add to one receipt.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import gpu
+import moe_peers
 import tigon
 
 MODELS = {"qwen3-30b-a3b": (2048, 768, 128, 8), "mixtral-8x7b": (4096, 14336, 8, 2),
@@ -31,26 +33,17 @@ kernel of torch's product beside moe_rows as down of one expert, both timed by t
 gate and up in the same call; op_ms is device_ms there, and floor_ms torch's."""
 
 
-def torch_grouped(x, ids, weights, gate_up, down):
-    """Sort, gather, torch._grouped_mm, SiLU, combine."""
-    tokens, k = ids.shape
-    order = ids.flatten().argsort(stable=True)
-    offsets = torch.bincount(ids.flatten(), minlength=down.shape[0]).cumsum(0).int()
-    gate, up = torch._grouped_mm(x[order // k], gate_up.mT, offs=offsets).chunk(2, -1)
-    y = torch._grouped_mm(F.silu(gate) * up, down.mT, offs=offsets)
-    rows = torch.empty_like(y).index_copy(0, order, y)
-    return (rows.view(tokens, k, -1) * weights.to(x.dtype)[..., None]).sum(1)
-
-
-def providers():
-    found = [("tigon", tigon.__version__, lambda x, i, w, g, d: tigon.moe(x, i, w, g, None, d)),
-             ("torch grouped_mm", torch.__version__, torch_grouped)]
-    try:
-        from liger_kernel.ops.fused_moe import LigerFusedMoEFunction
-        found.append(("liger triton", gpu.version("liger-kernel"),
-                      lambda x, i, w, g, d: LigerFusedMoEFunction.apply(x, g, d, i, w)))
-    except ImportError as error:
-        print(f"without liger: {error}")
+def providers(wanted):
+    """[(name, version, function)]; a peer that is not installed is named and left out."""
+    found = []
+    for name in wanted:
+        if name == "tigon":
+            found.append((name, tigon.__version__, lambda x, i, w, g, d: tigon.moe(x, i, w, g, None, d)))
+            continue
+        try:
+            found.append((name, *moe_peers.PEERS[name]()))
+        except ImportError as error:
+            print(f"without {name}: {error}")
     return found
 
 
@@ -116,12 +109,12 @@ def captured(call):
         return call, False
 
 
-def row(model, tokens, rate):
+def row(model, tokens, rate, found):
     made, dout = problem(model, tokens)
     width, inner, _, k = MODELS[model]
     out, dx, d_down, expert = exact(*made, dout)
     gpu.first_capture()
-    for name, release, function in providers():
+    for name, release, function in found:
         x, ids, *leaves = made
         leaves = [t.detach().requires_grad_() for t in (x, *leaves)]
 
@@ -202,15 +195,19 @@ def dense():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("receipt")
-    parser.add_argument("--rows", choices=("few", "all"), default="all")
+    parser.add_argument("--rows", choices=("one", "few", "all"), default="all",
+                        help="one: the first model at 8192 tokens; few: each model there (default: %(default)s)")
+    parser.add_argument("--providers", nargs="+", choices=("tigon", *moe_peers.PEERS), default=("tigon", *moe_peers.PEERS))
+    parser.add_argument("--add", action="store_true", help="add to the receipt of this run, which has the product of 8192^3")
     options = parser.parse_args()
+    rows = {"one": ROWS[:1], "few": (ROWS[0], *ROWS[-2:]), "all": ROWS}[options.rows]
+    found = providers(options.providers)
     a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
     rate = 2 * 8192**3 / burst(lambda: a @ b)[0] * 1e-6
     print(f"torch 8192^3: {rate * 1e-3:.0f} TFLOP/s burst")
     del a, b
-    receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "liger-kernel", "apache-tvm-ffi"),
-                          "ceiling_gflops")
-    for measured in [dense()] + [row(*r, rate) for r in (ROWS if options.rows == "all" else (ROWS[0], *ROWS[-2:]))]:
+    receipt = gpu.Receipt(options.receipt, PROTOCOL, ("triton", "apache-tvm-ffi"), "ceiling_gflops", options.add)
+    for measured in ([] if options.add else [dense()]) + [row(*r, rate, found) for r in rows]:
         for m in measured:
             receipt.add(m)
             print(f"{m['row']:22s} {m['pass']:9s} {m['provider']:17s} burst {m['device_ms']:8.3f} sustained "

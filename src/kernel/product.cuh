@@ -218,20 +218,9 @@ enum { TURN_BARRIER = 3, BOTH_WARPGROUPS = 2 * WARPGROUP };
 __device__ __forceinline__ void await_turn(int own) { named_barrier(TURN_BARRIER + own, BOTH_WARPGROUPS); }
 __device__ __forceinline__ void pass_turn(int own) { named_barrier_arrive(TURN_BARRIER + (own ^ 1), BOTH_WARPGROUPS); }
 
-/* An MN-major operand in a stage: blocks of 64 of its WIDTH columns. HALVED: rows 0 to 31 of all blocks, then the rest,
- * so that each block of a pair can bring a half. */
-template <int WIDTH, bool HALVED> struct columns_in_stage {
-  static constexpr int block_bytes = HALVED ? BOX_BYTES / 2 : BOX_BYTES;
-  static constexpr int half_bytes = HALVED ? WIDTH / 64 * block_bytes : BOX_BYTES / 2;
-  /* What a descriptor advances by to a block's rows 16 k on. */
-  static __device__ __forceinline__ int step(int block, int k) {
-    return (block * block_bytes + k / 2 * half_bytes) / 16 + k % 2 * wgmma_step<MN_MAJOR>;
-  }
-};
-
 /* sums = a whole tile, by one warpgroup, while the other is at its epilogue: BLOCKS of 64 rows. The tensor cores always
  * have the next stage's products, so that a stage is given back one later. */
-template <bool A_HALVED, bool B_HALVED, class SHARED, int BLOCKS, int N>
+template <int A_MAJOR, int B_MAJOR, class SHARED, int BLOCKS, int N>
 __device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::stages> &stage, int own, int steps,
                                                float (&sums)[BLOCKS][N]) {
   await_turn(own);
@@ -241,16 +230,14 @@ __device__ __forceinline__ void multiply_alone(SHARED *s, ring_place<SHARED::sta
   int before = 0;
   for (int step = 0; step < steps; step++) {
     mbarrier_wait(&s->full[stage.at], stage.parity);
-    typedef columns_in_stage<SHARED::m, A_HALVED> a_place;
-    typedef columns_in_stage<SHARED::n, B_HALVED> b_place;
-    const uint64_t a = wgmma_operand<MN_MAJOR>(s->a[stage.at], a_place::block_bytes);
-    const uint64_t b = wgmma_operand<MN_MAJOR>(s->b[stage.at], b_place::block_bytes);
+    const uint64_t a = wgmma_operand<A_MAJOR>(s->a[stage.at]), b = wgmma_operand<B_MAJOR>(s->b[stage.at]);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < PRODUCT_K / 16; k++)
 #pragma unroll
       for (int i = 0; i < BLOCKS; i++)
-        wgmma<MN_MAJOR, MN_MAJOR>(sums[i], a + a_place::step(i, k), b + b_place::step(0, k), step > 0 || k > 0);
+        wgmma<A_MAJOR, B_MAJOR>(sums[i], a + i * (BOX_BYTES / 16) + k * wgmma_step<A_MAJOR>,
+                                b + k * wgmma_step<B_MAJOR>, step > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (step > 0) empty_stage(s, before);

@@ -4,8 +4,8 @@
  *
  * Operands lie in blocks of 128 bytes by 8 rows under the 128-byte swizzle, as bulk copies with CU_TENSOR_MAP_SWIZZLE_128B
  * leave them: chunk c (16 bytes) of row r stands at r * 128 + (c ^ (r & 7)) * 16, from an address that is a multiple of
- * 1024. K-major: a row is 64 elements along k. MN-major: a row is 64 elements along m or n, the rows along k make a
- * block, and blocks of the next 64 elements follow.
+ * 1024. K-major: a row is 64 elements along k. MN-major: a row is 64 elements along m or n, 64 rows along k make a block,
+ * and blocks of the next 64 elements follow.
  *
  * A thread of warp w, lane l has of the sums, for q = 0 to n / 8 - 1, columns 8 q + 2 (l % 4) + {0, 1} of row
  * 16 w + l / 4 in d[4 q + {0, 1}], and of the row 8 further down in d[4 q + {2, 3}].
@@ -17,11 +17,10 @@
 
 enum { K_MAJOR = 0, MN_MAJOR = 1 };
 
-/* The descriptor of an operand's first 16 k. Its low word may be advanced: by wgmma_step each further 16 k.
- * block_bytes: from one block of an MN-major operand to the next. */
-template <int MAJOR> __device__ __forceinline__ uint64_t wgmma_operand(const void *shared, int block_bytes = 8192) {
+/* The descriptor of an operand's first 16 k. Its low word may be advanced: by wgmma_step each further 16 k. */
+template <int MAJOR> __device__ __forceinline__ uint64_t wgmma_operand(const void *shared) {
   const uint64_t address = (shared_address(shared) & 0x3ffff) >> 4;
-  const uint64_t to_next_block = MAJOR == K_MAJOR ? 1 : block_bytes / 16, to_next_rows = 64; /* in units of 16 bytes */
+  const uint64_t to_next_block = MAJOR == K_MAJOR ? 1 : 512, to_next_rows = 64; /* in units of 16 bytes */
   return address | to_next_block << 16 | to_next_rows << 32 | (uint64_t)1 << 62;
 }
 template <int MAJOR> constexpr int wgmma_step = MAJOR == K_MAJOR ? 2 : 128;

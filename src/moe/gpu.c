@@ -126,9 +126,9 @@ static void *take_rows(tigon_arena *arena, const tigon_moe_problem *p, int64_t w
 
 /* What the plan counts with. */
 static void take_counts(const tigon_moe_problem *p, tigon_arena *arena, tigon_moe_gpu_blocks *b) {
-  const uint64_t experts = (uint64_t)p->experts, chunks = (uint64_t)chunks_at_most(p), number = sizeof(int32_t);
-  b->counts = tigon_arena_take(arena, chunks * experts * number);
-  b->totals = tigon_arena_take(arena, experts * number);
+  const uint64_t chunks = (uint64_t)chunks_at_most(p), number = sizeof(int32_t);
+  b->counts = tigon_arena_take(arena, chunks * (uint64_t)p->experts * number);
+  b->totals = tigon_arena_take(arena, (uint64_t)p->experts * number);
   b->first_bad = tigon_arena_take(arena, chunks * number);
   b->end = tigon_arena_take(arena, 2 * number);
 }

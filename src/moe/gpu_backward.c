@@ -68,16 +68,15 @@ static bool is_whole(const operand *o) { return o->row_width % 64 == 0 && o->par
  * behind the rows, so that their stride is the smaller one, which cuda.h does not foresee and drivers take. */
 static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
   const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
-  const int box_rows = o->tile == MOE_WEIGHTS_INNER ? PRODUCT_K / 2 : PRODUCT_K; /* each block of a pair brings half */
   if (!is_whole(o))
     return (tigon_tensor_map){.data = o->data,
                               .extent = {o->row_width, rows, 1},
                               .stride = {o->row_width, rows * o->row_width},
-                              .box = {box_rows, 1}};
+                              .box = {PRODUCT_K, 1}};
   return (tigon_tensor_map){.data = o->data,
                             .extent = {64, rows, o->row_width / 64},
                             .stride = {o->row_width, 64},
-                            .box = {box_rows, o->tile / 64}};
+                            .box = {PRODUCT_K, o->tile / 64}};
 }
 
 /* gradients[i] = a^T b for `parts` parts from first_part on; transposed, b^T a. */
@@ -114,7 +113,7 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                        .box = {64, 1}};
   }
   const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 2, &params) : status;
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 1, &params) : status;
 }
 
 static operand outer_operand(const tigon_moe_problem *p, const char *rows) {

@@ -3,53 +3,41 @@
  * A tile is one block's over all its rows, so that sums have one order; padding rows are zeros (with finite weights).
  * Experts have few rows, so that what a tile needs behind its product weighs: the multiplying warpgroups take tiles in
  * turns, and one stores while the other multiplies. A tile is 192 along the inner width, which widths of models divide
- * by, and 128 along the other. Blocks work in pairs on two tiles beside each other along the other width (past the last,
- * on zeros): of the inner operand's rows each brings half, to both. An expert's tiles cost the same, and each pair takes
- * every other pair's count of them.
+ * by, and 128 along the other. An expert's tiles cost the same, and each block takes every grid-th.
  */
 #include "moe/kernels/bring.cuh"
 
-/* This block's tile of a pair's number. TALL: the inner width lies along m. */
-template <bool TALL> __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int number) {
+__device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int number) {
   tile t = {};
-  const int inner_tiles = TALL ? p.tiles_m : p.tiles_n, pairs = ((TALL ? p.tiles_n : p.tiles_m) + 1) / 2;
-  const int each = inner_tiles * pairs, part_tile = number / each, at = number - part_tile * each;
+  const int each = p.tiles_m * p.tiles_n, part_tile = number / each, at = number - part_tile * each;
   if (part_tile >= p.parts * p.groups) return t;
   t.group = part_tile / p.parts;
   t.part = part_tile - t.group * p.parts;
-  const int strip = at / (RASTER * pairs), in_strip = at - strip * RASTER * pairs;
-  const int height = min(RASTER, inner_tiles - strip * RASTER);
-  const int inner = strip * RASTER + in_strip % height, outer = 2 * (in_strip / height) + (int)cluster_rank();
-  t.down = TALL ? inner : outer;
-  t.column = TALL ? outer : inner;
+  const int strip = at / (RASTER * p.tiles_n), in_strip = at - strip * RASTER * p.tiles_n;
+  const int height = min(RASTER, p.tiles_m - strip * RASTER);
+  t.column = in_strip / height;
+  t.down = strip * RASTER + in_strip % height;
   t.row = p.first_row[t.group];
   t.steps = (p.first_row[t.group + 1] - t.row) / PRODUCT_K;
   t.halves = 2;
   return t;
 }
 
-/* PRODUCT_K rows of WIDTH columns, or HALVED this block's half of them for both blocks: by one copy where the operand's
- * width is whole boxes of 64, else a box at a time. */
-template <int WIDTH, bool HALVED>
+/* PRODUCT_K rows of WIDTH columns, by one copy where the operand's width is whole boxes of 64, else a box at a time. */
+template <int WIDTH>
 __device__ __forceinline__ void load_operand(char *to, const CUtensorMap *map, uint64_t *full, int column, int row,
                                              bool whole) {
-  typedef columns_in_stage<WIDTH, HALVED> place;
-  if (HALVED) {
-    to += (int)cluster_rank() * place::half_bytes;
-    row += (int)cluster_rank() * PRODUCT_K / 2;
-  }
-  if (whole) return load_box<HALVED>(to, map, full, 0, row, column / 64);
+  if (whole) return tma_load_3d(to, map, full, 0, row, column / 64);
 #pragma unroll
-  for (int i = 0; i < WIDTH / 64; i++)
-    load_box<HALVED>(to + i * place::block_bytes, map, full, column + i * 64, row, 0);
+  for (int i = 0; i < WIDTH / 64; i++) tma_load_3d(to + i * BOX_BYTES, map, full, column + i * 64, row, 0);
 }
 
 /* By one thread. A stage is used up as fast as a thread can ask for it: there is no time for more than is here. */
-template <bool TALL, class SHARED> __device__ __forceinline__ void bring(const moe_weights_params &p, SHARED *s) {
+template <class SHARED> __device__ __forceinline__ void bring(const moe_weights_params &p, SHARED *s) {
   ring_place<SHARED::stages> stage;
   ring_place<TILE_SLOTS> slot;
-  for (int number = (int)blockIdx.x / 2;; number += (int)gridDim.x / 2) {
-    const tile t = weight_tile<TALL>(p, number);
+  for (int number = blockIdx.x;; number += gridDim.x) {
+    const tile t = weight_tile(p, number);
     publish_tile(s, slot, t);
     slot.next();
     if (!t.halves) break;
@@ -60,8 +48,8 @@ template <bool TALL, class SHARED> __device__ __forceinline__ void bring(const m
       uint64_t *full = &s->full[stage.at];
       mbarrier_wait(&s->empty[stage.at], stage.parity ^ 1);
       mbarrier_arrive_expect(full, (SHARED::m + SHARED::n) * ROW_BYTES);
-      load_operand<SHARED::m, TALL>(s->a[stage.at], &p.a, full, column_a, row, p.a_whole);
-      load_operand<SHARED::n, !TALL>(s->b[stage.at], &p.b, full, column_b, row, p.b_whole);
+      load_operand<SHARED::m>(s->a[stage.at], &p.a, full, column_a, row, p.a_whole);
+      load_operand<SHARED::n>(s->b[stage.at], &p.b, full, column_b, row, p.b_whole);
       stage.next();
     }
   }
@@ -94,7 +82,7 @@ __device__ __forceinline__ void store_wide(const moe_weights_params &p, const ti
 }
 
 /* A multiplying warpgroup: every second tile of the block. */
-template <bool TALL, class SHARED> __device__ __forceinline__ void multiply(const moe_weights_params &p, SHARED *s) {
+template <class SHARED> __device__ __forceinline__ void multiply(const moe_weights_params &p, SHARED *s) {
   const int own = half_of_block();
   box_writer<SHARED> writer = {s, own, 0};
   ring_place<SHARED::stages> stage;
@@ -110,7 +98,7 @@ template <bool TALL, class SHARED> __device__ __forceinline__ void multiply(cons
       continue;
     }
     float sums[SHARED::m / 64][SHARED::n / 2];
-    multiply_alone<TALL, !TALL>(s, stage, own, t.steps, sums);
+    multiply_alone<MN_MAJOR, MN_MAJOR>(s, stage, own, t.steps, sums);
 #pragma unroll
     for (int i = 0; i < SHARED::m / 64; i++) {
       const int m = t.down * SHARED::m + i * 64;
@@ -132,28 +120,25 @@ template <bool TALL, class SHARED> __device__ __forceinline__ void multiply(cons
   if (threadIdx.x % WARPGROUP == 0) tma_store_wait_all();
 }
 
-template <bool TALL> __device__ __forceinline__ void weights(const moe_weights_params &p) {
-  typedef product_shared<4, 2, 2, TALL ? MOE_WEIGHTS_INNER : MOE_WEIGHTS_OUTER,
-                         TALL ? MOE_WEIGHTS_OUTER : MOE_WEIGHTS_INNER>
-      shared;
+template <int M, int N> __device__ __forceinline__ void weights(const moe_weights_params &p) {
+  typedef product_shared<4, 2, 1, M, N> shared;
   shared *s = product_memory<shared>();
   product_start(s, 1, CONSUMER_WARPS / 2, CONSUMER_WARPS);
   if (threadIdx.x < WARPGROUP) {
     give_registers<40>();
-    if (threadIdx.x == 0) bring<TALL>(p, s);
+    if (threadIdx.x == 0) bring(p, s);
   } else {
     take_registers<232>();
-    multiply<TALL>(p, s);
+    multiply(p, s);
   }
-  product_end();
 }
 
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     moe_weights_wide(const __grid_constant__ moe_weights_params p) {
-  weights<false>(p);
+  weights<MOE_WEIGHTS_OUTER, MOE_WEIGHTS_INNER>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     moe_weights_tall(const __grid_constant__ moe_weights_params p) {
-  weights<true>(p);
+  weights<MOE_WEIGHTS_INNER, MOE_WEIGHTS_OUTER>(p);
 }
