@@ -23,7 +23,7 @@ gpu-test: build
 	@TIGON_REQUIRE_GPU=1 ctest --test-dir $(BUILD) -L gpu --output-on-failure
 
 gpu-bench: build
-	@set -e; for family in rms_norm moe; do \
+	@set -e; for family in rms_norm moe moe_kernels; do \
 		PYTHONPATH=python TIGON_FFI_LIBRARY=$(BUILD)/libtigon_ffi.so \
 			python3 bench/gpu_$$family.py bench/results/gpu_$$family.jsonl; done
 
