@@ -48,32 +48,19 @@ static void test_random_shapes(void **state) {
   }
 }
 
-/* Several tiles of rows, columns and depth; the widest have ragged ends everywhere. */
+/* Several tiles of rows, columns and depth; the widest have ragged ends everywhere, the last has two strips of tiles and a
+ * lone one. */
 static const moe_case large[] = {
     {.tokens = 700, .choices = 2, .width = 256, .inner = 384, .experts = 4},
     {.tokens = 900, .choices = 4, .width = 328, .inner = 200, .experts = 12, .routing = ROUTE_SKEWED},
     {.tokens = 513, .choices = 1, .width = 1032, .inner = 136, .experts = 3, .options = MOE_TRANSPOSED},
     {.tokens = 300, .choices = 8, .width = 64, .inner = 520, .experts = 128, .options = MOE_PACKED},
     {.tokens = 640, .choices = 2, .width = 192, .inner = 264, .experts = 2, .routing = ROUTE_ONE},
-    {
-        .tokens = 2400,
-        .choices = 1,
-        .width = 136,
-        .inner = 600,
-        {.tokens = 500, .choices = 2, .width = 320, .inner = 192, .experts = 7, .options = MOE_ON_INPUT | MOE_STRIDED},
-        {.tokens = 400,
-         .choices = 3,
-         .width = 200,
-         .inner = 392,
-         .experts = 9,
-         .options = MOE_ACCUMULATE | MOE_LIMITED},
-        {.tokens = 64, .choices = 1, .width = 128, .inner = 128, .experts = 4096},
-        {.tokens = 2400,
-         .choices = 1,
-         .width = 136,
-         .inner = 600,
-         .experts = 1}, /* two strips, a lone tile in the last */
-    };
+    {.tokens = 500, .choices = 2, .width = 320, .inner = 192, .experts = 7, .options = MOE_ON_INPUT | MOE_STRIDED},
+    {.tokens = 400, .choices = 3, .width = 200, .inner = 392, .experts = 9, .options = MOE_ACCUMULATE | MOE_LIMITED},
+    {.tokens = 64, .choices = 1, .width = 128, .inner = 128, .experts = 4096},
+    {.tokens = 2400, .choices = 1, .width = 136, .inner = 600, .experts = 1},
+};
 
 static void test_large_cases(void **state) {
   (void)state;
