@@ -23,11 +23,12 @@ MODELS = {"qwen3-30b-a3b": (2048, 768, 128, 8), "mixtral-8x7b": (4096, 14336, 8,
           "llama-4-scout": (5120, 8192, 16, 1)}  # D, I, E, k
 ROWS = [("qwen3-30b-a3b", t) for t in (8192, 1024, 2048, 4096, 16384)] + [("mixtral-8x7b", 8192), ("llama-4-scout", 8192)]
 REST, BURSTS, SUSTAINED_MS = 0.25, 7, 150
-PROTOCOL = """Random data and routing; providers one after another, each on the same tensors. device_ms is burst: after 250 ms
+PROTOCOL = """Random data and routing; providers one after another, each on the same data; peers may run in processes of their own. device_ms is burst: after 250 ms
 of rest one call to wake the clocks and one that is timed, the median of 7. op_ms: three calls enqueued one by one. sustained_ms: the mean of calls back to back for at least 150 ms, after as long untimed. Calls are
 replays of a graph where a provider can be captured (in_graph), else eager. Backward is autograd's on a kept graph, to
 x, the routing weights and all weights. floor_ms: the executed FLOP (forward 6, backward 12 x rows x D x I) at the
-burst rate of torch's product of 8192^3 in the same run. peak_bytes: memory from PyTorch's allocator, outputs included.
+burst rate of torch's product of 8192^3 in the same run. peak_bytes: memory from PyTorch's allocator, outputs included;
+liger-cute has more of its own.
 correct: out and dx of 8 tokens, and one expert's gradient of down, against the formula in float64. dense: the
 kernel of torch's product beside moe_rows as down of one expert, both timed by the profiler in calls as above, tigon's behind
 gate and up in the same call; op_ms is device_ms there, and floor_ms torch's."""

@@ -1,4 +1,6 @@
-"""Peers of gpu_moe.py, each behind the same function of (x, ids, weights, gate_up, down), which autograd differentiates.
+"""Peers of gpu_moe.py, each behind the same function of (x, ids, weights, gate_up, down), which autograd differentiates. Packages:
+sonic-moe (with quack-kernels and the nvidia-cutlass-dsl that it names; it ran with a later PyTorch than it asks for),
+liger-cute-kernels (with libcudart.so.12 where the loader finds it), liger-kernel.
 
 What they want in another form than that is made once, outside of what is timed: integer and 16-bit copies, other layouts of the
 gate and up weights. Their gradient of gate_up is then in their layout.
