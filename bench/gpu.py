@@ -142,12 +142,23 @@ def environment(protocol, packages):
 
 class Receipt:
     """Lines of a receipt; the file is whole after each. The environment's ceiling is the median over the rows. adds: to those
-    that the file has."""
+    that the file has, which came from the same device, code and protocol."""
     def __init__(self, path, protocol, packages, ceiling, adds=False):
         self.path, self.ceiling = path, ceiling
-        self.environment, self.lines = receipt.read(path) if adds else (environment(protocol, packages), [])
+        self.environment, self.lines = environment(protocol, packages), []
+        if adds:
+            here = self.environment
+            self.environment, self.lines = receipt.read(path)
+            for name in ("device", "commit", "compiler", "protocol"):
+                if self.environment[name] != here[name]:
+                    raise SystemExit(f"{path}: its {name} is {self.environment[name]}, and here {here[name]}")
+            for name, found in here["versions"].items():
+                if self.environment["versions"].setdefault(name, found) != found:
+                    raise SystemExit(f"{path}: its {name} is {self.environment['versions'][name]}, and here {found}")
 
     def add(self, measurement):
+        if any(all(measurement[n] == line[n] for n in receipt.KEY) for line in self.lines):
+            raise SystemExit(f"{self.path}: has {measurement['row']}, {measurement['pass']} of {measurement['provider']} already")
         self.lines.append(measurement)
         self.environment["ceilings"] = {self.ceiling: statistics.median(line[self.ceiling] for line in self.lines)}
         with open(self.path, "w", encoding="utf-8") as file:

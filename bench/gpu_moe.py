@@ -1,11 +1,11 @@
 """The expert MLP of a mixture of experts on one CUDA device beside its peers, in one run on random data and routing;
 writes a receipt (JSON Lines).
 
-    python3 bench/gpu_moe.py RECEIPT [--rows few|all] [--providers NAME ...] [--add]
+    python3 bench/gpu_moe.py RECEIPT [--rows one|few|all] [--providers NAME ...] [--add]
 
 Needs PyTorch with CUDA and the tigon package (or PYTHONPATH=python and TIGON_FFI_LIBRARY). Peers that are not installed
-are left out and named. Peers whose packages do not go together are measured by processes of their own, one after another, which
-add to one receipt.
+are left out and named. The packages of peers may not go together: each is then measured by a process of its own, which adds to
+one receipt.
 """
 
 import argparse
@@ -23,19 +23,20 @@ MODELS = {"qwen3-30b-a3b": (2048, 768, 128, 8), "mixtral-8x7b": (4096, 14336, 8,
           "llama-4-scout": (5120, 8192, 16, 1)}  # D, I, E, k
 ROWS = [("qwen3-30b-a3b", t) for t in (8192, 1024, 2048, 4096, 16384)] + [("mixtral-8x7b", 8192), ("llama-4-scout", 8192)]
 REST, BURSTS, SUSTAINED_MS = 0.25, 7, 150
-PROTOCOL = """Random data and routing; providers one after another, each on the same data; peers may run in processes of their own. device_ms is burst: after 250 ms
-of rest one call to wake the clocks and one that is timed, the median of 7. op_ms: three calls enqueued one by one. sustained_ms: the mean of calls back to back for at least 150 ms, after as long untimed. Calls are
-replays of a graph where a provider can be captured (in_graph), else eager. Backward is autograd's on a kept graph, to
-x, the routing weights and all weights. floor_ms: the executed FLOP (forward 6, backward 12 x rows x D x I) at the
-burst rate of torch's product of 8192^3 in the same run. peak_bytes: memory from PyTorch's allocator, outputs included;
-liger-cute has more of its own.
-correct: out and dx of 8 tokens, and one expert's gradient of down, against the formula in float64. dense: the
-kernel of torch's product beside moe_rows as down of one expert, both timed by the profiler in calls as above, tigon's behind
-gate and up in the same call; op_ms is device_ms there, and floor_ms torch's."""
+PROTOCOL = """Random data and routing; providers one after another, each on the same data, some in processes of their own on the same
+machine. device_ms is burst: after 250 ms of rest one call to wake the clocks and one that is timed, the median of 7. op_ms: three
+calls enqueued one by one. sustained_ms: the mean of calls back to back for at least 150 ms, after as long untimed. Calls are
+replays of a graph where a provider can be captured (in_graph), else eager. Backward is autograd's on a kept graph, to x, the
+routing weights and all weights. What peers want in other types or layouts is made before. Triton kernels of sonic-moe and liger
+triton tune a part of their configurations (bench/moe_peers.py). floor_ms: the executed FLOP (forward 6, backward 12 x rows x D x
+I) at the burst rate of torch's product of 8192^3 in the same process. peak_bytes: memory from PyTorch's allocator, outputs
+included; null for liger-cute, which has memory of its own. correct: out and dx of 8 tokens, and one expert's gradient of down,
+against the formula in float64. dense: the kernel of torch's product beside moe_rows as down of one expert, both timed by the
+profiler in calls as above, tigon's behind gate and up in the same call; op_ms is device_ms there, and floor_ms torch's."""
 
 
 def providers(wanted):
-    """[(name, version, function)]; a peer that is not installed is named and left out."""
+    """[(name, version, function)]; a peer that is not there, or does not start, is named and left out."""
     found = []
     for name in wanted:
         if name == "tigon":
@@ -43,8 +44,8 @@ def providers(wanted):
             continue
         try:
             found.append((name, *moe_peers.PEERS[name]()))
-        except ImportError as error:
-            print(f"without {name}: {error}")
+        except Exception as error:
+            print(f"without {name}: {type(error).__name__}: {error}")
     return found
 
 
@@ -135,7 +136,7 @@ def row(model, tokens, rate, found):
             torch.cuda.synchronize()
             continue
         for which, call in calls.items():
-            peak = gpu.peak_of(call)
+            peak = None if name in moe_peers.OWN_MEMORY else gpu.peak_of(call)
             op = gpu.one_by_one([call] * 3)
             run, in_graph = captured(call)
             median, fastest = burst(run)
@@ -198,8 +199,10 @@ def main():
     parser.add_argument("receipt")
     parser.add_argument("--rows", choices=("one", "few", "all"), default="all",
                         help="one: the first model at 8192 tokens; few: each model there (default: %(default)s)")
-    parser.add_argument("--providers", nargs="+", choices=("tigon", *moe_peers.PEERS), default=("tigon", *moe_peers.PEERS))
-    parser.add_argument("--add", action="store_true", help="add to the receipt of this run, which has the product of 8192^3")
+    parser.add_argument("--providers", nargs="+", choices=("tigon", *moe_peers.PEERS), default=("tigon", "torch grouped_mm"),
+                        help="default: %(default)s")
+    parser.add_argument("--add", action="store_true",
+                        help="to a receipt of the same machine and code, which has the product of 8192^3 already")
     options = parser.parse_args()
     rows = {"one": ROWS[:1], "few": (ROWS[0], *ROWS[-2:]), "all": ROWS}[options.rows]
     found = providers(options.providers)

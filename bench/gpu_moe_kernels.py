@@ -3,7 +3,7 @@
     python3 bench/gpu_moe_kernels.py RECEIPT [--models qwen3-30b-a3b ...]
 
 A pass is captured into a graph, in which all kernels but the plan's and the one that is measured are disabled. Needs what
-gpu_moe.py needs, and cuda-bindings.
+gpu_moe.py needs, and cuda-bindings of CUDA 13.
 """
 
 import argparse
@@ -18,16 +18,17 @@ import gpu_moe
 import tigon
 
 REST, BURSTS, SUSTAINED_MS, TOKENS = 0.06, 9, 150, 8192
-PROTOCOL = """Each kernel alone on the op's own tensors, behind the plan's kernels alone; times are the profiler's.
-device_ms: after 60 ms of rest one launch to wake the clocks and one that is timed, the median of 9. sustained_ms: the mean of
-launches back to back for at least 150 ms, after as long untimed. flop counts the routes and no padding. floor_ms: the same FLOP at the rate of torch's product of
-8192^3 in the same run, measured likewise. correct: after all launches a replay of the whole graph gives the outputs that it gave
-before, bit for bit."""
+PROTOCOL = """Each kernel alone in a captured pass, with what the others left in memory (d_down reads the rows of dx in the place of dout); the
+plan's kernels, in backward the setting of counters, run before it and are not counted. Times are the profiler's, which starts
+before each timed launch. device_ms: after 60 ms of rest one launch to wake the clocks and one that is timed, the median of 9; op_ms
+is the same. sustained_ms: the mean of launches one after another for at least 150 ms, after as long untimed. flop counts the
+routes and no padding. floor_ms: the same FLOP at the rate of torch's product of 8192^3 in the same run, measured likewise. correct:
+after all launches a replay of the whole graph gives the outputs that it gave before, bit for bit."""
 PLAN = ("moe_count", "moe_prefix", "moe_segments", "moe_place", "Memset")
-# (pass, kernel, how often it came before in the pass): what it computes and how many times 2 rows D I
-PRODUCTS = {("forward", "moe_gate_up", 0): ("gate and up", 2), ("forward", "moe_rows", 0): ("down", 1),
-            ("backward", "moe_activation", 0): ("da'", 1), ("backward", "moe_weights_wide", 0): ("d_down", 1),
-            ("backward", "moe_weights_tall", 0): ("d_gate and d_up", 2), ("backward", "moe_rows_transposed", 0): ("rows of dx", 2)}
+# (pass, kernel): what it computes and how many times 2 rows D I
+PRODUCTS = {("forward", "moe_gate_up"): ("gate and up", 2), ("forward", "moe_rows"): ("down", 1),
+            ("backward", "moe_activation"): ("da'", 1), ("backward", "moe_weights_wide"): ("d_down", 1),
+            ("backward", "moe_weights_tall"): ("d_gate and d_up", 2), ("backward", "moe_rows_transposed"): ("rows of dx", 2)}
 
 
 def checked(result):
@@ -117,7 +118,7 @@ def kernels(model, rate):
         found = []
         for i, name in enumerate(chain.names):
             if not chain.is_plan(i):
-                found.append((name, PRODUCTS.get((which, name, chain.names[:i].count(name))), *chain.measure(i)))
+                found.append((name, PRODUCTS.get((which, name)), *chain.measure(i)))
         chain.graph.replay()
         torch.cuda.synchronize()
         same = all(torch.equal(a, b) for a, b in zip(before, flat(chain.outputs)))

@@ -17,6 +17,7 @@ MEASUREMENT = {"family": TEXT, "pass": TEXT, "row": TEXT, "dtype": TEXT, "provid
                "fastest_ms": NUMBER, "repetitions": NUMBER, "peak_bytes": (*NUMBER, type(None)), "correct": FLAG}
 POSITIVE = ("device_ms", "op_ms", "floor_ms", "fastest_ms", "repetitions")
 WORK = {"flop": "ceiling_gflops", "bytes": "ceiling_gbs"}  # one of these pairs stands in each measurement
+KEY = ("family", "row", "pass", "dtype", "provider")  # of a measurement, once in a receipt
 FORMAT = "tigon bench 1"
 
 
@@ -73,7 +74,7 @@ def read(path):
                     environment = found
                 else:
                     check_measurement(found)
-                    key = tuple(found[name] for name in ("family", "row", "pass", "dtype", "provider"))
+                    key = tuple(found[name] for name in KEY)
                     if key in seen:
                         raise ValueError("the same measurement stands in a line above")
                     seen.add(key)

@@ -75,9 +75,9 @@ TIGON_API tigon_status tigon_moe(const tigon_exec *exec, const tigon_moe_args *a
 TIGON_API tigon_status tigon_moe_workspace(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 /* Bytes of the opaque saved block: the pre-activations g and u of every route, 2 * I * R elements of x's dtype with
  * R = T * k, or row_limit where that is less; on a CUDA device R + 63 min(E, R) rows, because experts begin at multiples
- * of 64 rows there, and the sorted order of the routes behind them, so that backward does not sort again: what the ids and
- * the row limit have for the record is noted by forward alone then. The block is unchanged by backward and belongs to one
- * forward call with these ids and this row_limit. */
+ * of 64 rows there, and the sorted order of the routes behind them, so that backward sorts them again for the record of a
+ * context alone. Backward may be called more than once with a block and does not change it. It belongs to one forward
+ * call with these ids, shapes and row_limit: with any other contents the behaviour is undefined. */
 TIGON_API tigon_status tigon_moe_saved(const tigon_exec *exec, const tigon_moe_args *args, uint64_t *bytes);
 
 /*

@@ -19,7 +19,7 @@ def _pair(gate, up):
 
 
 def _saved_bytes(x, ids, down, layout, row_limit):
-    """tigon_moe_saved's answer, by docs/moe.md's formula: under torch.compile shapes are symbols."""
+    """At least tigon_moe_saved's answer (more for empty problems): under torch.compile shapes are symbols."""
     experts, inner = down.shape[0], down.shape[1 if layout else 2]
     routes = rows = ids.shape[0] * ids.shape[1]
     if row_limit:

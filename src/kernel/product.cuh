@@ -31,25 +31,21 @@ enum {
   TILE_SLOTS = 2,  /* published tiles */
   BOX_BYTES = HALF_M * ROW_BYTES,
   CONSUMER_WARPS = 8,
-  RASTER = 16,   /* tiles of rows that take turns on one column, so that their operands meet in the cache */
   MAIL_SLOTS = 8 /* numbers on their way to a pair's second block, which the ring keeps at most 5 tiles behind */
 };
-
-enum { ROWS_SHARED = 1, COLUMNS_SHARED };
 
 struct tile {
   int row;    /* first row, in the sorted rows */
   int halves; /* of 64 rows that belong to the group; 0: no tiles are left */
   int group, column;
   int steps;      /* of PRODUCT_K along the depth */
-  int shared;     /* ROWS_SHARED or COLUMNS_SHARED with the other block's tile; 0: blocks work alone */
+  int shared;     /* with the other block's tile: PRODUCT_ROWS_SHARED or PRODUCT_COLUMNS_SHARED; 0: nothing */
   int part, down; /* used by products whose groups have several matrices, and rows of their own */
 };
 
-/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. WEAVES: a
- * last tile of rows without a neighbour comes behind the pairs of its columns, whose weights are in the cache then, and
- * not behind all pairs of its group. */
-template <int STAGE_COUNT, int BOXES, int CLUSTER, int M = PRODUCT_M, int N = PRODUCT_N, bool WEAVES = false>
+/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. WEAVES:
+ * product_rows. */
+template <int STAGE_COUNT, int BOXES, int CLUSTER, bool WEAVES = false, int M = PRODUCT_M, int N = PRODUCT_N>
 struct product_shared {
   static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER, m = M, n = N;
   static constexpr bool weaves = WEAVES;
@@ -119,7 +115,7 @@ template <int CLUSTER> __device__ __forceinline__ int numbers_before(const produ
 /* This block's tile of that number, by a warp. group: where the last search ended; numbers rise. */
 template <int CLUSTER, bool WEAVES>
 __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number, int &group) {
-  const int lane = (int)threadIdx.x % 32, rank = CLUSTER == 1 ? 0 : (int)cluster_rank();
+  const int lane = (int)threadIdx.x % 32;
   tile found = {};
   if (number >= numbers_before<CLUSTER>(tiles, tiles.groups)) return found;
   for (;;) {
@@ -131,27 +127,12 @@ __device__ __forceinline__ tile find_tile(const product_tiles &tiles, int number
     }
     group += 32;
   }
-  const int *first = CLUSTER == 1 ? tiles.first_tile : tiles.first_pair;
-  const int count = first[group + 1] - first[group]; /* along the rows */
-  const int local = number - numbers_before<CLUSTER>(tiles, group), behind = local - count * tiles.columns;
-  const int turns = RASTER / CLUSTER, last_strip = max(count - 1, 0) / turns;
-  const int strip = min(local / (turns * tiles.columns), last_strip), height = min(turns, count - strip * turns);
-  const int in_strip = local - strip * turns * tiles.columns;
-  const bool woven = WEAVES && strip == last_strip && /* there is a lone tile */
-                     tiles.first_tile[group + 1] - tiles.first_tile[group] > 2 * count;
-  const int each = 2 * height + woven; /* numbers of two columns */
-  const int two = woven ? in_strip / each : 0, in_two = in_strip - two * each;
-  int down;
-  if (woven ? in_two == min(2, tiles.columns - 2 * two) * height : CLUSTER == 2 && behind >= 0) {
-    found.shared = ROWS_SHARED;
-    found.column = 2 * (woven ? two : behind) + rank; /* may lie past the last: zeros, which are not stored */
-    down = 2 * count;
-  } else {
-    found.shared = CLUSTER == 1 ? 0 : COLUMNS_SHARED;
-    found.column = 2 * two + in_two / height;
-    down = CLUSTER * (strip * turns + in_two % height) + rank;
-  }
-  found.row = tiles.first_row[group] + down * PRODUCT_M;
+  const product_rows rows = {tiles.first_tile[group + 1] - tiles.first_tile[group], CLUSTER, WEAVES};
+  const product_place place =
+      product_place_of(rows, tiles.columns, number - numbers_before<CLUSTER>(tiles, group), (int)cluster_rank());
+  found.shared = place.shared;
+  found.column = place.column;
+  found.row = tiles.first_row[group] + place.down * PRODUCT_M;
   found.halves = min(2, (tiles.first_row[group + 1] - found.row) / HALF_M);
   found.group = group;
   return found;

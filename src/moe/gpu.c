@@ -170,17 +170,19 @@ tigon_moe_gpu_blocks tigon_moe_gpu_take(const tigon_moe_problem *p, char *saved,
 }
 
 tigon_moe_gpu_blocks tigon_moe_gpu_take_backward(const tigon_moe_problem *p, const tigon_moe_gradients *g, char *saved,
-                                                 tigon_arena *arena) {
+                                                 bool notes, tigon_arena *arena) {
   const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
   const int64_t columns = tigon_ceil_div(p->inner, PRODUCT_N);
-  tigon_moe_gpu_blocks b = {.next = tigon_arena_take(arena, MOE_COUNTERS * sizeof(int32_t)), .ready = saved != NULL};
-  if (saved) {
+  tigon_moe_gpu_blocks b = {.next = tigon_arena_take(arena, MOE_COUNTERS * sizeof(int32_t)),
+                            .h_ready = saved != NULL,
+                            .planned = saved && !notes};
+  tigon_moe_gpu_blocks unused;
+  take_counts(p, arena, &b);
+  if (saved)
     take_saved(p, saved, &b);
-  } else {
-    take_counts(p, arena, &b);
-    take_places(p, arena, &b);
+  else
     b.h = take_rows(arena, p, 2 * p->inner);
-  }
+  take_places(p, arena, b.planned ? &unused : &b);
   b.dh = take_rows(arena, p, 2 * p->inner);
   b.a = take_rows(arena, p, p->inner);
   if (want_x || (p->on_input && !saved)) b.x = take_rows(arena, p, p->width);

@@ -175,9 +175,9 @@ static tigon_status restart(const tigon_gpu_call *call, const tigon_moe_gpu_bloc
 static tigon_status run(const tigon_gpu_call *call, const tigon_exec *exec, const tigon_moe_problem *p,
                         const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const bool want_x = tigon_present(&g->d_gate) || tigon_present(&g->d_up);
-  tigon_status status = b->ready ? restart(call, b) : tigon_moe_gpu_plan(call, exec, p, b);
+  tigon_status status = b->planned ? restart(call, b) : tigon_moe_gpu_plan(call, exec, p, b);
   if (status == TIGON_OK && b->x) status = tigon_moe_gpu_sort_x(call, p, b);
-  if (status == TIGON_OK && !b->ready) status = tigon_moe_gpu_gate_up(call, p, b);
+  if (status == TIGON_OK && !b->h_ready) status = tigon_moe_gpu_gate_up(call, p, b);
   if (status == TIGON_OK) status = activation(call, p, b, g);
   if (status == TIGON_OK && b->dots) status = dots(call, p, b, &g->d_weights);
   if (status == TIGON_OK && tigon_present(&g->d_down)) status = down_gradient(call, p, b, g);

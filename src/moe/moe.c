@@ -373,7 +373,7 @@ static bool wants_nothing(const backward *f) {
 }
 
 static tigon_moe_gpu_blocks take_on_cuda(const backward *f, tigon_arena *arena) {
-  return tigon_moe_gpu_take_backward(&f->p, &f->g, (char *)(uintptr_t)f->args.saved, arena);
+  return tigon_moe_gpu_take_backward(&f->p, &f->g, (char *)(uintptr_t)f->args.saved, f->exec.context, arena);
 }
 
 static tigon_status run_backward_on_cuda(const backward *f) {

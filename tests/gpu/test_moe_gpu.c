@@ -76,6 +76,7 @@ static void test_same_bits_every_time(void **state) {
     for (int turn = 0; turn < gpu_cases(50); turn++) {
       moe_make(&again, &large[i], TIGON_BF16, i % 2, 7);
       moe_run_both(&again, 1);
+      moe_run_backward(&again, 1, NULL); /* the saved block serves more than once */
       moe_check_same_outputs("again", &first, &again);
       moe_free(&again);
     }
@@ -97,30 +98,36 @@ static void test_records(void **state) {
              {37, 20, TIGON_WORKSPACE, "row_limit", 20, 99},
              {7, 20, TIGON_INVALID_ARGUMENT, "topk_ids", 7, 9},
              {-1, 99, TIGON_WORKSPACE, "row_limit", 99, 100}};
-  for (int i = 0; i < COUNT(all); i++) {
+  for (int i = 0; i < 2 * COUNT(all); i++) { /* without the saved block, then with it */
+    const int64_t bad = all[i / 2].bad;
+    const tigon_status code = all[i / 2].code;
     tigon_context *context;
     tigon_record record = {0};
     moe_problem p;
     test_expect_status(tigon_context_create(mirror_device(), &context), TIGON_OK, NULL);
-    moe_make(&p, &c, TIGON_BF16, false, 3);
-    p.row_limit = all[i].limit;
-    if (all[i].bad >= 0) {
-      test_tensor_set(&p.ids, all[i].bad, 9);
+    moe_make(&p, &c, TIGON_BF16, i % 2, 3);
+    p.row_limit = all[i / 2].limit;
+    if (bad >= 0) {
+      test_tensor_set(&p.ids, bad, 9);
       test_tensor_set(&p.ids, 60, 11); /* later: not the one that is kept */
     }
     moe_run_forward(&p, 1, context);
-    assert_int_equal(tigon_check(context, &record), all[i].code);
-    if (all[i].code != TIGON_OK) {
+    assert_int_equal(tigon_check(context, &record), code);
+    if (code != TIGON_OK) {
       assert_string_equal(record.op, "tigon_moe");
-      assert_string_equal(record.argument, all[i].argument);
-      assert_int_equal(record.index, all[i].index);
-      assert_int_equal(record.value, all[i].value - (all[i].code == TIGON_WORKSPACE && all[i].bad >= 0 ? 1 : 0));
+      assert_string_equal(record.argument, all[i / 2].argument);
+      assert_int_equal(record.index, all[i / 2].index);
+      assert_int_equal(record.value, all[i / 2].value - (code == TIGON_WORKSPACE && bad >= 0 ? 1 : 0));
       moe_run_backward(&p, 1, context); /* the first event stays */
       tigon_record kept;
       tigon_check(context, &kept);
       assert_string_equal(kept.op, "tigon_moe");
       tigon_clear(context);
       assert_int_equal(tigon_check(context, &kept), TIGON_OK);
+      moe_run_backward(&p, 1, context);
+      assert_int_equal(tigon_check(context, &kept), code);
+      assert_string_equal(kept.op, "tigon_moe_backward");
+      assert_int_equal(kept.index, record.index);
     }
     moe_free(&p);
     tigon_context_destroy(context);

@@ -59,7 +59,13 @@ tigon_status __wrap_tigon_moe_backward(const tigon_exec *exec, const tigon_moe_b
   args.saved = (const void *)block;
   const tigon_status status = __real_tigon_moe_backward(&m.exec, &args);
   mirror_end(&m);
-  if (block) gpu_free(block);
+  if (!block) return status;
+  unsigned char *left = malloc(given->saved_bytes);
+  assert_non_null(left);
+  GPU(cuMemcpyDtoH(left, block, given->saved_bytes));
+  assert_memory_equal(left, given->saved, given->saved_bytes);
+  free(left);
+  gpu_free(block);
   return status;
 }
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_half(SHARED *s, int stage, int half, const 
 template <int MAJOR, class SHARED>
 __device__ __forceinline__ void load_columns(SHARED *s, int stage, const tile &t, const CUtensorMap *first,
                                              const CUtensorMap *second, int k, int column, int apart) {
-  if (SHARED::cluster == 2 && t.shared == COLUMNS_SHARED) {
+  if (SHARED::cluster == 2 && t.shared == PRODUCT_COLUMNS_SHARED) {
     const int half = (int)cluster_rank();
     load_half<MAJOR, true>(s, stage, half, half ? second : first, t.group, k, column + half * apart);
   } else {

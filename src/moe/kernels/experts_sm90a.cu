@@ -9,8 +9,10 @@
  */
 #include "moe/kernels/bring.cuh"
 
-typedef product_shared<4, 2, 2, PRODUCT_M, PRODUCT_N, true> gate_up_shared;
-typedef product_shared<4, 2, 2> rows_shared;
+/* The rows of down and dx are as long as the weights' that they meet: a lone tile among pairs sets blocks apart, which
+ * then read them again. */
+typedef product_shared<4, 2, 2, true> gate_up_shared;
+typedef product_shared<4, 2, 2, false> rows_shared;
 
 /* silu(g) u of two neighbours, from their rounded values */
 __device__ __forceinline__ uint32_t swiglu_pair(uint32_t g, uint32_t u) {
@@ -83,7 +85,7 @@ __device__ __forceinline__ void load_rows(rows_shared *s, int stage, const tile 
                                           int part) {
   char *to = s->a[stage];
   uint64_t *full = &s->full[stage];
-  if (t.shared == ROWS_SHARED) {
+  if (t.shared == PRODUCT_ROWS_SHARED) {
     const int half = (int)cluster_rank();
     tma_load_3d_to_both(to + half * BOX_BYTES, map, full, k, part, t.row + half * HALF_M);
   } else {

@@ -13,10 +13,10 @@ __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int num
   if (part_tile >= p.parts * p.groups) return t;
   t.group = part_tile / p.parts;
   t.part = part_tile - t.group * p.parts;
-  const int strip = at / (RASTER * p.tiles_n), in_strip = at - strip * RASTER * p.tiles_n;
-  const int height = min(RASTER, p.tiles_m - strip * RASTER);
+  const int strip = at / (PRODUCT_RASTER * p.tiles_n), in_strip = at - strip * PRODUCT_RASTER * p.tiles_n;
+  const int height = min(PRODUCT_RASTER, p.tiles_m - strip * PRODUCT_RASTER);
   t.column = in_strip / height;
-  t.down = strip * RASTER + in_strip % height;
+  t.down = strip * PRODUCT_RASTER + in_strip % height;
   t.row = p.first_row[t.group];
   t.steps = (p.first_row[t.group + 1] - t.row) / PRODUCT_K;
   t.halves = 2;
@@ -121,7 +121,7 @@ template <class SHARED> __device__ __forceinline__ void multiply(const moe_weigh
 }
 
 template <int M, int N> __device__ __forceinline__ void weights(const moe_weights_params &p) {
-  typedef product_shared<4, 2, 1, M, N> shared;
+  typedef product_shared<4, 2, 1, false, M, N> shared;
   shared *s = product_memory<shared>();
   product_start(s, 1, CONSUMER_WARPS / 2, CONSUMER_WARPS);
   if (threadIdx.x < WARPGROUP) {
