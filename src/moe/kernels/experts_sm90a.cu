@@ -9,8 +9,7 @@
  */
 #include "moe/kernels/bring.cuh"
 
-/* The rows of down and dx are as long as the weights' that they meet: a lone tile among pairs sets blocks apart, which
- * then read them again. */
+/* Woven, down and dx were slower by 2 to 4 % (docs/lab/gpu_moe.md). */
 typedef product_shared<4, 2, 2, true> gate_up_shared;
 typedef product_shared<4, 2, 2, false> rows_shared;
 
