@@ -27,8 +27,8 @@ after all launches a replay of the whole graph gives the outputs that it gave be
 PLAN = ("moe_count", "moe_prefix", "moe_segments", "moe_place", "Memset")
 # (pass, kernel): what it computes and how many times 2 rows D I
 PRODUCTS = {("forward", "moe_gate_up"): ("gate and up", 2), ("forward", "moe_rows"): ("down", 1),
-            ("backward", "moe_activation"): ("da'", 1), ("backward", "moe_weights_wide"): ("d_down", 1),
-            ("backward", "moe_weights_tall"): ("d_gate and d_up", 2), ("backward", "moe_rows_transposed"): ("rows of dx", 2)}
+            ("backward", "moe_activation"): ("da'", 1), ("backward", "moe_weights"): ("d_down", 1),
+            ("backward", "moe_weights_transposed"): ("d_gate and d_up", 2), ("backward", "moe_rows_transposed"): ("rows of dx", 2)}
 
 
 def checked(result):

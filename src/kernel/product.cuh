@@ -266,18 +266,33 @@ __device__ __forceinline__ void put_box(char *box, const uint32_t (&word)[16]) {
     store_matrices(place.address(box, j), word[4 * j], word[4 * j + 1], word[4 * j + 2], word[4 * j + 3]);
 }
 
+/* The same with rows and columns exchanged: what stands in word[2 q + r] comes to rows 8 q to 8 q + 7 and, from column
+ * 16 warp + 8 r on, to 8 columns. */
+__device__ __forceinline__ void put_box_transposed(char *box, const uint32_t (&word)[16]) {
+  const uint32_t lane = threadIdx.x % 32, column = threadIdx.x % WARPGROUP / 32 * 2 + lane / 8 % 2;
+  const uint32_t at = (lane / 16 * 8 + lane % 8) * ROW_BYTES + (column ^ lane % 8) * 16;
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++)
+    store_matrices_transposed(shared_address(box) + at + j * 16 * ROW_BYTES, word[4 * j], word[4 * j + 1],
+                              word[4 * j + 2], word[4 * j + 3]);
+}
+
 /* A multiplying warpgroup's stores: boxes of 64 x 64 bf16, as many on their way as it has. Named barrier 1 + half is the
  * warpgroup's: the box is free, then it is full. */
 template <class SHARED> struct box_writer {
   SHARED *s;
   int half, turn;
 
+  template <bool TRANSPOSED = false>
   __device__ __forceinline__ void write(const uint32_t (&word)[16], const CUtensorMap *map, int x, int y, int z) {
     char *box = s->box[half][turn];
     const bool leads = threadIdx.x % WARPGROUP == 0;
     if (leads) tma_store_wait_read<SHARED::boxes - 1>();
     named_barrier(1 + half, WARPGROUP);
-    put_box(box, word);
+    if constexpr (TRANSPOSED)
+      put_box_transposed(box, word);
+    else
+      put_box(box, word);
     fence_async_shared();
     named_barrier(1 + half, WARPGROUP);
     if (leads) {

@@ -41,6 +41,11 @@ __device__ __forceinline__ void bulk_load(void *shared, const void *global, int 
                : "memory");
 }
 
+/* To the second-level cache. */
+__device__ __forceinline__ void bulk_prefetch(const void *global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void bulk_store(void *global, const void *shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
                "r"(bytes)

@@ -8,9 +8,9 @@ TIGON_IMAGE(moe_dots)
 
 static tigon_kernel activation_kernels[2] = {TIGON_KERNEL(moe_activation_sm90a, "moe_activation"),
                                              TIGON_KERNEL(moe_activation_sm90a, "moe_activation_transposed")};
-/* By whether the inner width is that of the rows of a gradient. */
-static tigon_kernel weights_kernels[2] = {TIGON_KERNEL(moe_weights_sm90a, "moe_weights_wide"),
-                                          TIGON_KERNEL(moe_weights_sm90a, "moe_weights_tall")};
+/* By whether the rows of a gradient run along the outer width. */
+static tigon_kernel weights_kernels[2] = {TIGON_KERNEL(moe_weights_sm90a, "moe_weights"),
+                                          TIGON_KERNEL(moe_weights_sm90a, "moe_weights_transposed")};
 static tigon_kernel dots_kernel = TIGON_KERNEL(moe_dots, "moe_dots");
 static tigon_kernel input_dots_kernel = TIGON_KERNEL(moe_dots, "moe_input_dots");
 
@@ -55,54 +55,58 @@ static tigon_status dx_rows(const tigon_gpu_call *call, const tigon_moe_problem 
   return status == TIGON_OK ? tigon_moe_gpu_rows(call, !p->transposed, &params) : status;
 }
 
-/* An operand of a weight gradient: sorted rows, in which columns of a second part may follow. */
-typedef struct operand {
-  const char *data;
-  int64_t row_width, part; /* part: columns from one part to the next; 0: parts share the operand */
-  int tile;
-} operand;
+/* Sorted rows of both operands of a weight gradient. In `inner` columns of a second part may follow. */
+typedef struct operands {
+  const char *outer, *inner;
+  int64_t inner_row, inner_part; /* elements of a row, columns from one part to the next */
+  bool transposed;               /* the gradient's rows run along the outer width */
+} operands;
 
-static bool is_whole(const operand *o) { return o->row_width % 64 == 0 && o->part % 64 == 0; }
-
-/* Columns past a part are another part's or zeros: what they give is not stored. The whole boxes' blocks of columns come
- * behind the rows, so that their stride is the smaller one, which cuda.h does not foresee and drivers take. */
-static tigon_tensor_map operand_map(const tigon_moe_problem *p, const operand *o) {
+/* In boxes of PRODUCT_K rows by 64 columns. */
+static tigon_tensor_map narrow_map(const tigon_moe_problem *p, const char *data, int64_t row_width) {
   const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
-  if (!is_whole(o))
-    return (tigon_tensor_map){.data = o->data,
-                              .extent = {o->row_width, rows, 1},
-                              .stride = {o->row_width, rows * o->row_width},
-                              .box = {PRODUCT_K, 1}};
-  return (tigon_tensor_map){.data = o->data,
-                            .extent = {64, rows, o->row_width / 64},
-                            .stride = {o->row_width, 64},
-                            .box = {PRODUCT_K, o->tile / 64}};
+  return (tigon_tensor_map){.data = data,
+                            .extent = {row_width, rows, 1},
+                            .stride = {row_width, rows * row_width},
+                            .box = {PRODUCT_K, 1}};
 }
 
-/* gradients[i] = a^T b for `parts` parts from first_part on; transposed, b^T a. */
+/* In boxes of a tile's width. Columns past a part are another part's or zeros: what they give is not stored. The blocks
+ * of 64 columns come behind the rows, so that their stride is the smaller one, which cuda.h does not foresee and drivers
+ * take. */
+static tigon_tensor_map whole_map(const tigon_moe_problem *p, const char *data, int64_t row_width) {
+  return (tigon_tensor_map){.data = data,
+                            .extent = {64, tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN), row_width / 64},
+                            .stride = {row_width, 64},
+                            .box = {PRODUCT_K, MOE_WEIGHTS_INNER / 64}};
+}
+
+/* gradients[i] = inner^T outer, or its transpose, for `parts` parts from first_part on. */
 static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
-                                     const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g, operand first,
-                                     operand second, const tigon_view *const *gradients, int first_part, int parts) {
+                                     const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g, operands rows,
+                                     const tigon_view *const *gradients, int first_part, int parts) {
   const tigon_view *one = gradients[0];
-  const operand a = p->transposed ? second : first, other = p->transposed ? first : second;
+  const bool wide = one->kind == TIGON_F32, whole = rows.inner_row % 64 == 0 && rows.inner_part % 64 == 0;
   moe_weights_params params = {.first_row = b->first_row,
+                               .outer_rows = rows.outer,
+                               .inner_rows = rows.inner,
+                               .outer_row_bytes = (int32_t)p->width * ELEMENT,
+                               .inner_row_bytes = (int32_t)rows.inner_row * ELEMENT,
                                .groups = (int32_t)p->experts,
                                .parts = parts,
                                .first_part = first_part,
-                               .m = (int32_t)one->shape[1],
-                               .n = (int32_t)one->shape[2],
-                               .tiles_m = (int32_t)tigon_ceil_div(one->shape[1], a.tile),
-                               .tiles_n = (int32_t)tigon_ceil_div(one->shape[2], other.tile),
-                               .a_part = (int32_t)a.part,
-                               .b_part = (int32_t)other.part,
-                               .a_whole = is_whole(&a),
-                               .b_whole = is_whole(&other),
+                               .outer_width = (int32_t)p->width,
+                               .inner_width = (int32_t)p->inner,
+                               .outer_tiles = (int32_t)tigon_ceil_div(p->width, MOE_WEIGHTS_OUTER),
+                               .inner_tiles = (int32_t)tigon_ceil_div(p->inner, MOE_WEIGHTS_INNER),
+                               .inner_part = (int32_t)rows.inner_part,
+                               .inner_whole = whole,
                                .wide_group = one->stride[0],
                                .wide_row = one->stride[1],
                                .accumulates = g->accumulate};
-  tigon_tensor_map maps[4] = {operand_map(p, &a), operand_map(p, &other)};
-  CUtensorMap *const to[] = {&params.a, &params.b, &params.out[0], &params.out[1]};
-  const bool wide = one->kind == TIGON_F32, tall = a.tile == MOE_WEIGHTS_INNER;
+  tigon_tensor_map maps[4] = {narrow_map(p, rows.outer, p->width), whole ? whole_map(p, rows.inner, rows.inner_row)
+                                                                         : narrow_map(p, rows.inner, rows.inner_row)};
+  CUtensorMap *const to[] = {&params.outer, &params.inner, &params.out[0], &params.out[1]};
   for (int i = 0; i < parts; i++) {
     if (wide)
       params.wide[i] = gradients[i]->data;
@@ -113,32 +117,31 @@ static tigon_status weight_gradients(const tigon_gpu_call *call, const tigon_moe
                                        .box = {64, 1}};
   }
   const tigon_status status = tigon_moe_gpu_maps(call, wide ? 2 : 2 + parts, maps, to);
-  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[tall], 1, &params) : status;
-}
-
-static operand outer_operand(const tigon_moe_problem *p, const char *rows) {
-  return (operand){.data = rows, .row_width = p->width, .tile = MOE_WEIGHTS_OUTER};
+  return status == TIGON_OK ? tigon_moe_gpu_product(call, &weights_kernels[rows.transposed], 2, &params) : status;
 }
 
 static tigon_status down_gradient(const tigon_gpu_call *call, const tigon_moe_problem *p, const tigon_moe_gpu_blocks *b,
                                   const tigon_moe_gradients *g) {
   const tigon_view *const one = &g->d_down;
-  const operand a = {.data = b->a, .row_width = p->inner, .tile = MOE_WEIGHTS_INNER};
-  return weight_gradients(call, p, b, g, outer_operand(p, b->y), a, &one, 0, 1);
+  const operands rows = {.outer = b->y, .inner = b->a, .inner_row = p->inner, .transposed = p->transposed};
+  return weight_gradients(call, p, b, g, rows, &one, 0, 1);
 }
 
 /* Both at once where they lie alike. */
 static tigon_status gate_up_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                       const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const tigon_view *const both[] = {&g->d_gate, &g->d_up};
-  const operand x = outer_operand(p, b->x);
-  const operand dh = {.data = b->dh, .row_width = 2 * p->inner, .part = p->inner, .tile = MOE_WEIGHTS_INNER};
+  const operands rows = {.outer = b->x,
+                         .inner = b->dh,
+                         .inner_row = 2 * p->inner,
+                         .inner_part = p->inner,
+                         .transposed = !p->transposed};
   if (tigon_present(both[0]) && tigon_present(both[1]) && both[0]->kind == both[1]->kind &&
       both[0]->stride[0] == both[1]->stride[0] && both[0]->stride[1] == both[1]->stride[1])
-    return weight_gradients(call, p, b, g, dh, x, both, 0, 2);
+    return weight_gradients(call, p, b, g, rows, both, 0, 2);
   tigon_status status = TIGON_OK;
   for (int i = 0; i < 2 && status == TIGON_OK; i++)
-    if (tigon_present(both[i])) status = weight_gradients(call, p, b, g, dh, x, &both[i], i, 1);
+    if (tigon_present(both[i])) status = weight_gradients(call, p, b, g, rows, &both[i], i, 1);
   return status;
 }
 

@@ -95,15 +95,17 @@ typedef struct moe_activation_params {
   int32_t sorts; /* 1: sorted is wanted */
 } moe_activation_params;
 
-/* Weight gradients (E, m, n) of one or two parts: a^T b, with sorted rows of m and n columns for each part. */
+/* Weight gradients of one or two parts, over sorted rows: outer^T inner (E, D, I), or its transpose (E, I, D). */
 typedef struct moe_weights_params {
-  CUtensorMap a, b, out[2];
-  void *wide[2];                /* fp32 gradients; NULL: bf16, by `out` */
-  int64_t wide_group, wide_row; /* strides in elements */
+  CUtensorMap outer, inner, out[2]; /* each part has columns of its own in inner */
+  void *wide[2];                    /* fp32 gradients; NULL: bf16, by `out` */
+  int64_t wide_group, wide_row;     /* strides in elements */
   const int32_t *first_row;
-  int32_t groups, parts, first_part, m, n, tiles_m, tiles_n;
-  int32_t a_part, b_part;   /* columns from one part to the next; 0: the parts share that operand */
-  int32_t a_whole, b_whole; /* 1: its map has boxes of a tile's width, (64, rows, blocks of 64 columns) */
+  const char *outer_rows, *inner_rows; /* of which an expert's are prefetched */
+  int32_t outer_row_bytes, inner_row_bytes;
+  int32_t groups, parts, first_part, outer_width, inner_width, outer_tiles, inner_tiles;
+  int32_t inner_part;  /* columns from one part to the next */
+  int32_t inner_whole; /* 1: its map has boxes of a tile's width, (64, rows, blocks of 64 columns) */
   int32_t accumulates;
 } moe_weights_params;
 
