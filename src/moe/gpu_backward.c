@@ -65,10 +65,8 @@ typedef struct operands {
 /* In boxes of PRODUCT_K rows by 64 columns. */
 static tigon_tensor_map narrow_map(const tigon_moe_problem *p, const char *data, int64_t row_width) {
   const int64_t rows = tigon_moe_row_bound(p->rows, p->experts, MOE_ALIGN);
-  return (tigon_tensor_map){.data = data,
-                            .extent = {row_width, rows, 1},
-                            .stride = {row_width, rows * row_width},
-                            .box = {PRODUCT_K, 1}};
+  return (tigon_tensor_map){
+      .data = data, .extent = {row_width, rows, 1}, .stride = {row_width, rows * row_width}, .box = {PRODUCT_K, 1}};
 }
 
 /* In boxes of a tile's width. Columns past a part are another part's or zeros: what they give is not stored. The blocks
@@ -131,11 +129,8 @@ static tigon_status down_gradient(const tigon_gpu_call *call, const tigon_moe_pr
 static tigon_status gate_up_gradients(const tigon_gpu_call *call, const tigon_moe_problem *p,
                                       const tigon_moe_gpu_blocks *b, const tigon_moe_gradients *g) {
   const tigon_view *const both[] = {&g->d_gate, &g->d_up};
-  const operands rows = {.outer = b->x,
-                         .inner = b->dh,
-                         .inner_row = 2 * p->inner,
-                         .inner_part = p->inner,
-                         .transposed = !p->transposed};
+  const operands rows = {
+      .outer = b->x, .inner = b->dh, .inner_row = 2 * p->inner, .inner_part = p->inner, .transposed = !p->transposed};
   if (tigon_present(both[0]) && tigon_present(both[1]) && both[0]->kind == both[1]->kind &&
       both[0]->stride[0] == both[1]->stride[0] && both[0]->stride[1] == both[1]->stride[1])
     return weight_gradients(call, p, b, g, rows, both, 0, 2);
