@@ -1,7 +1,7 @@
 """The expert MLP of a mixture of experts on one CUDA device beside its peers, in one run on random data and routing;
 writes a receipt (JSON Lines).
 
-    python3 bench/gpu_moe.py RECEIPT [--rows one|few|all] [--providers NAME ...] [--add]
+    python3 bench/gpu_moe.py RECEIPT [--rows one|few|tokens|all] [--providers NAME ...] [--add]
 
 Needs PyTorch with CUDA and the tigon package (or PYTHONPATH=python and TIGON_FFI_LIBRARY). Peers that are not installed
 are left out and named. The packages of peers may not go together: each is then measured by a process of its own, which adds to
@@ -197,14 +197,14 @@ def dense():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("receipt")
-    parser.add_argument("--rows", choices=("one", "few", "all"), default="all",
-                        help="one: the first model at 8192 tokens; few: each model there (default: %(default)s)")
+    parser.add_argument("--rows", choices=("one", "few", "tokens", "all"), default="all",
+                        help="one: the first model at 8192 tokens; few: each model there; tokens: the first at others (default: %(default)s)")
     parser.add_argument("--providers", nargs="+", choices=("tigon", *moe_peers.PEERS), default=("tigon", "torch grouped_mm"),
                         help="default: %(default)s")
     parser.add_argument("--add", action="store_true",
                         help="to a receipt of the same machine and code, which has the product of 8192^3 already")
     options = parser.parse_args()
-    rows = {"one": ROWS[:1], "few": (ROWS[0], *ROWS[-2:]), "all": ROWS}[options.rows]
+    rows = {"one": ROWS[:1], "few": (ROWS[0], *ROWS[-2:]), "tokens": ROWS[1:-2], "all": ROWS}[options.rows]
     found = providers(options.providers)
     a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
     rate = 2 * 8192**3 / burst(lambda: a @ b)[0] * 1e-6
