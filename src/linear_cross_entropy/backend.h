@@ -66,7 +66,8 @@ typedef struct tigon_lce_backward_plan {
   float smoothing, smoothing_sum;                    /* label_smoothing / C, and that times the sum of class weights */
   int64_t tile;                                      /* columns of a vocabulary tile, the last may have fewer */
   tigon_lce_row *rows;                               /* (K) */
-  float *dz;                                         /* (K, tile) */
+  char *dz;                                          /* (K, tile) of dz_kind */
+  tigon_kind dz_kind;                                /* bfloat16 where x and weight are, else float32 */
   float *dx_sum; /* (K, D); NULL where dx is float32 and takes the sums itself, or one tile gives them whole */
 } tigon_lce_backward_plan;
 

@@ -65,7 +65,8 @@ static int32_t *carve(tigon_arena *arena, tigon_lce_backward_plan *plan) {
   const bool sums = tigon_present(&plan->dx) && plan->dx.kind != TIGON_F32 && p->vocabulary > plan->tile;
   int32_t *kept = tigon_lce_take_kept(arena, &p->loss);
   plan->rows = tigon_arena_take(arena, tokens * sizeof(tigon_lce_row));
-  plan->dz = tigon_arena_take(arena, tokens * (uint64_t)plan->tile * sizeof(float));
+  plan->dz_kind = p->x.kind == TIGON_BF16 && p->weight.kind == TIGON_BF16 ? TIGON_BF16 : TIGON_F32;
+  plan->dz = tigon_arena_take(arena, tokens * (uint64_t)(plan->tile * tigon_kind_bytes(plan->dz_kind)));
   plan->dx_sum = tigon_arena_take(arena, sums ? tokens * (uint64_t)p->width * sizeof(float) : 0);
   p->scratch = tigon_arena_take(arena, (uint64_t)p->threads * tigon_gemm_scratch());
   return kept;

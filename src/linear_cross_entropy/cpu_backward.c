@@ -72,29 +72,31 @@ static void differentiate_rows(const tigon_lce_backward_plan *plan, int64_t firs
   }
 }
 
+static char *dz_at(const tigon_lce_backward_plan *plan, int64_t row, int64_t column) {
+  return plan->dz + (row * plan->tile + column) * tigon_kind_bytes(plan->dz_kind);
+}
+
 static void differentiate_tile(void *context, int slot, int64_t m0, int64_t n0, int64_t m, int64_t n, float *tile,
                                int64_t ld) {
   (void)slot;
   const backward_tile *t = context;
   differentiate_rows(t->plan, m0, m, t->column + n0, n, tile, ld);
-  for (int64_t i = 0; i < m; i++)
-    memcpy(t->plan->dz + (m0 + i) * t->plan->tile + n0, tile + i * ld, (size_t)n * sizeof(float));
+  for (int64_t i = 0; i < m; i++) tigon_store_row(dz_at(t->plan, m0 + i, n0), t->plan->dz_kind, tile + i * ld, n);
 }
 
-enum { SAVED_ROWS = 32 };
+enum { SAVED_ROWS = 8 };
 
 /* The same for logits that forward saved. */
 static void differentiate_saved(void *context, int64_t chunk, int slot) {
-  (void)slot;
   const backward_tile *t = context;
   const tigon_lce_backward_plan *plan = t->plan;
   const tigon_lce_problem *p = &plan->problem;
   const int64_t first = chunk * SAVED_ROWS, left = p->loss.kept_count - first;
   const int64_t rows = left < SAVED_ROWS ? left : SAVED_ROWS;
-  float *dz = plan->dz + first * plan->tile;
+  float tile[SAVED_ROWS * TIGON_LCE_TILE];
   for (int64_t i = 0; i < rows; i++)
-    memcpy(dz + i * plan->tile, p->saved + (first + i) * p->saved_columns + t->column, (size_t)t->n * sizeof(float));
-  differentiate_rows(plan, first, rows, t->column, t->n, dz, plan->tile);
+    memcpy(tile + i * plan->tile, p->saved + (first + i) * p->saved_columns + t->column, (size_t)t->n * sizeof(float));
+  differentiate_tile(context, slot, first, 0, rows, t->n, tile, plan->tile);
 }
 
 /* dz of the tile's columns */
@@ -151,7 +153,8 @@ static void sum_columns(void *context, int64_t chunk, int slot) {
     const int64_t end = begin + BIAS_ROWS < rows ? begin + BIAS_ROWS : rows;
     float part[BIAS_COLUMNS] = {0};
     for (int64_t i = begin; i < end; i++) {
-      const float *dz = plan->dz + i * plan->tile + j0;
+      float dz[BIAS_COLUMNS];
+      tigon_load_row(dz, dz_at(plan, i, j0), plan->dz_kind, n);
       for (int64_t j = 0; j < n; j++) part[j] += dz[j];
     }
     for (int64_t j = 0; j < n; j++) total[j] += part[j];
@@ -170,7 +173,7 @@ static tigon_gemm dweight_product(backward_tile *tile, tigon_gemm_store *store) 
                               .alpha = 1.0f,
                               .accumulate = plan->accumulate};
   tigon_gemm product = {.m = tile->n, .n = p->width, .k = p->loss.kept_count};
-  product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile, .transposed = true};
+  product.a = (tigon_matrix){.data = plan->dz, .kind = plan->dz_kind, .stride = plan->tile, .transposed = true};
   product.b = tigon_lce_operand(&p->x, 0, true);
   product.b.gather = p->loss.kept_count == p->loss.tokens ? NULL : p->loss.kept;
   product.epilogue = TIGON_ISA_FN(tigon_gemm_store_tile);
@@ -182,7 +185,7 @@ static tigon_gemm dx_product(backward_tile *tile) {
   const tigon_lce_backward_plan *plan = tile->plan;
   const tigon_lce_problem *p = &plan->problem;
   tigon_gemm product = {.m = p->loss.kept_count, .n = p->width, .k = tile->n};
-  product.a = (tigon_matrix){.data = plan->dz, .kind = TIGON_F32, .stride = plan->tile};
+  product.a = (tigon_matrix){.data = plan->dz, .kind = plan->dz_kind, .stride = plan->tile};
   product.b = tigon_lce_operand(&p->weight, tile->column, true);
   product.epilogue = add_dx_tile;
   product.context = tile;

@@ -243,6 +243,7 @@ static inline void lce_describe(const lce_case *c) {
 typedef struct lce_expected {
   double *loss, *nll, *lse, *entropy, *dx, *dweight, *dbias;
   double *z; /* (tokens, classes), the oracle's alone, of tokens that take part */
+  double walks[3]; /* of dx, dweight and dbias */
 } lce_expected;
 
 static inline void lce_add(double *values, const double *before, int64_t n, bool plain) {
@@ -266,6 +267,11 @@ static inline bool lce_left_out(const lce_tensors *t, int64_t token) {
 }
 
 /* The oracle's view of the inputs: copies, for lce_problem_free. */
+/* The gradients of logits are rounded to bfloat16. */
+static inline bool lce_narrow_dz(const lce_tensors *t) {
+  return t->x.kind == TIGON_BF16 && t->weight.kind == TIGON_BF16;
+}
+
 static inline reference_lce_problem lce_problem(const lce_tensors *t) {
   const lce_case *c = &t->c;
   int64_t *target = malloc(((size_t)c->tokens + 1) * sizeof *target);
@@ -286,7 +292,8 @@ static inline reference_lce_problem lce_problem(const lce_tensors *t) {
                                      c->inverse_temperature == 0 ? 1 : (double)c->inverse_temperature,
                                  .softcap = (double)c->softcap,
                                  .z_loss = (double)c->z_loss,
-                                 .label_smoothing = (double)c->label_smoothing};
+                                 .label_smoothing = (double)c->label_smoothing,
+                                 .dz_kind = lce_narrow_dz(t) ? TIGON_BF16 : TIGON_F32};
 }
 
 static inline void lce_problem_free(const reference_lce_problem *p) {
@@ -310,10 +317,11 @@ static inline lce_expected lce_expect(const lce_tensors *t, bool plain) {
                     lce_room(c->tokens * c->width),
                     lce_room(c->vocabulary * c->width),
                     lce_room(c->vocabulary),
-                    plain ? NULL : lce_room(c->tokens * t->classes)};
+                    plain ? NULL : lce_room(c->tokens * t->classes),
+                    {0}};
   double *d_loss = lce_values(&t->d_loss), *d_lse = lce_values(&t->d_lse), *d_entropy = lce_values(&t->d_entropy);
   const reference_lce_outputs outputs = {e.loss, e.nll, e.lse, e.entropy, NULL};
-  const reference_lce_gradients gradients = {d_loss, d_lse, d_entropy, e.dx, e.dweight, e.dbias};
+  const reference_lce_gradients gradients = {d_loss, d_lse, d_entropy, e.dx, e.dweight, e.dbias, e.walks};
   (plain ? plain_linear_cross_entropy : reference_linear_cross_entropy)(&p, &outputs);
   (plain ? plain_linear_cross_entropy_backward : reference_linear_cross_entropy_backward)(&p, &gradients);
   for (int64_t i = 0; e.z && i < c->tokens; i++)
@@ -363,7 +371,14 @@ static inline void lce_check_argmax(const lce_tensors *t, const double *z) {
 /* Gate 1 alone; gate 2 for each tensor too; or gate 2 pooled over the tensors of a run, with a sample of each. */
 typedef enum lce_gates { GATE_1, BOTH_GATES, POOLED_GATES } lce_gates;
 
-/* Of the finite ones. */
+/* Of the finite ones, as the next. */
+static inline double lce_peak(const double *values, int64_t n) {
+  double peak = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (isfinite(values[i])) peak = fmax(peak, fabs(values[i]));
+  return peak;
+}
+
 static inline double lce_rms(const double *values, int64_t n) {
   double squares = 0;
   for (int64_t i = 0; i < n; i++) squares += isfinite(values[i]) ? values[i] * values[i] : 0;
@@ -374,9 +389,7 @@ static inline double lce_rms(const double *values, int64_t n) {
 static inline void lce_gate(const char *output, const test_tensor *got, const double *oracle, const double *plain,
                             double relative, lce_gates gates) {
   if (!got->block || got->count == 0) return;
-  double peak = 0;
-  for (int64_t i = 0; i < got->count; i++)
-    if (isfinite(oracle[i])) peak = fmax(peak, fabs(oracle[i]));
+  const double peak = lce_peak(oracle, got->count);
   const double rms = lce_rms(oracle, got->count);
   test_gate(output, got, oracle, gates == BOTH_GATES ? plain : NULL, rms > 0 ? relative * peak / rms : 0);
   if (gates != POOLED_GATES) return;
@@ -389,14 +402,21 @@ static inline void lce_gate(const char *output, const test_tensor *got, const do
 /* Bounds relative to the largest element. Statistics inherit the rounding of the logits; gradients and entropy inherit
  * its absolute value, which grows with them. */
 static inline double lce_statistic_bound(const lce_tensors *t, const double *oracle, const double *loss) {
-  double peak = 0;
-  for (int64_t i = 0; i < t->c.tokens; i++)
-    if (isfinite(oracle[i])) peak = fmax(peak, fabs(oracle[i]));
+  const double peak = lce_peak(oracle, t->c.tokens);
   return peak > 0 ? 5e-7 * fmax(1, t->magnitude * (oracle == loss ? t->loss_scale : 1) / peak) : 0;
 }
 
-static inline double lce_bound(const lce_tensors *t) {
-  return (t->c.gradient_bound > 0 ? t->c.gradient_bound : 1e-6) * t->magnitude;
+/* Besides, what rounding dz to bfloat16 makes of a sum: its terms, each off by at most 2^-9 of itself, walk 7 standard
+ * deviations of the largest sum. walk: of reference_lce_gradients. */
+static inline double lce_gradient_bound(const lce_tensors *t, const double *oracle, int64_t n, double walk) {
+  const double bound = (t->c.gradient_bound > 0 ? t->c.gradient_bound : 1e-6) * t->magnitude;
+  const double peak = lce_peak(oracle, n);
+  return bound + (lce_narrow_dz(t) && peak > 0 ? 7 / sqrt(3) * 0x1p-9 * walk / peak : 0);
+}
+
+static inline void lce_gradient_gate(const lce_tensors *t, const char *output, const test_tensor *got,
+                                     const double *oracle, const double *plain, double walk, lce_gates gates) {
+  lce_gate(output, got, oracle, plain, lce_gradient_bound(t, oracle, got->count, walk), gates);
 }
 
 /* The gates of a random case. Of few classes, or where the softmax is peaked, the rounding of a few numbers is most of
@@ -413,9 +433,9 @@ static inline void lce_compare(const lce_tensors *t, lce_gates gates) {
   lce_gate("lse", &t->lse, oracle.lse, plain.lse, lce_statistic_bound(t, oracle.lse, oracle.loss), gates);
   lce_gate("entropy", &t->entropy, oracle.entropy, plain.entropy, lce_statistic_bound(t, oracle.entropy, oracle.loss),
            gates);
-  lce_gate("dx", &t->dx, oracle.dx, plain.dx, lce_bound(t), gates);
-  lce_gate("dweight", &t->dweight, oracle.dweight, plain.dweight, lce_bound(t), gates);
-  lce_gate("dbias", &t->dbias, oracle.dbias, plain.dbias, lce_bound(t), gates);
+  lce_gradient_gate(t, "dx", &t->dx, oracle.dx, plain.dx, oracle.walks[0], gates);
+  lce_gradient_gate(t, "dweight", &t->dweight, oracle.dweight, plain.dweight, oracle.walks[1], gates);
+  lce_gradient_gate(t, "dbias", &t->dbias, oracle.dbias, plain.dbias, oracle.walks[2], gates);
   lce_check_argmax(t, oracle.z);
   lce_expected_free(&oracle);
   lce_expected_free(&plain);

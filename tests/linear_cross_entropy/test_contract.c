@@ -110,7 +110,8 @@ static uint64_t formula(const shape_query *q, bool backward) {
   if (backward) {
     const int64_t tile = smaller(768, (q->vocabulary + 15) / 16 * 16);
     const bool sums = q->dx && q->type.bits == 16 && q->vocabulary > 768;
-    return kept + block(32 * t) + block(4 * t * (uint64_t)tile) + (sums ? block(4 * t * (uint64_t)q->width) : 0);
+    const uint64_t dz = q->type.code == kDLBfloat ? 2 : 4;
+    return kept + block(32 * t) + block(dz * t * (uint64_t)tile) + (sums ? block(4 * t * (uint64_t)q->width) : 0);
   }
   const int64_t tiles = (q->vocabulary + TIGON_GEMM_N - 1) / TIGON_GEMM_N;
   const int64_t states = smaller(q->tokens * smaller(tiles, 128), 129 * TIGON_GEMM_M + q->tokens);

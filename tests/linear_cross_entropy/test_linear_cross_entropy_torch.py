@@ -24,6 +24,7 @@ class Problem(ctypes.Structure):
     _fields_ += [(name, ctypes.c_void_p) for name in ("x", "weight", "bias", "target", "class_weight", "token_weight")]
     _fields_ += [(name, ctypes.c_double)
                  for name in ("inverse_temperature", "softcap", "z_loss", "label_smoothing")]
+    _fields_ += [("dz_kind", ctypes.c_int)]  # of the plain composition
 
 
 class Outputs(ctypes.Structure):
@@ -31,7 +32,7 @@ class Outputs(ctypes.Structure):
 
 
 class Gradients(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("d_loss", "d_lse", "d_entropy", "dx", "dweight", "dbias")]
+    _fields_ = [(name, ctypes.c_void_p) for name in ("d_loss", "d_lse", "d_entropy", "dx", "dweight", "dbias", "walks")]
 
 
 def pointer(tensor):

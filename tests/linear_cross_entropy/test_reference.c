@@ -66,7 +66,7 @@ static void test_differences(void **state) {
     fill(in.d_entropy, T, &rng);
     for (int t = 0; t < T; t++) in.target[t] = t == 2 ? -100 : test_random_range(&rng, 0, in.problem.classes - 1);
     double dx[T * D], dweight[V * D], dbias[V];
-    const reference_lce_gradients gradients = {in.d_loss, in.d_lse, in.d_entropy, dx, dweight, dbias};
+    const reference_lce_gradients gradients = {in.d_loss, in.d_lse, in.d_entropy, dx, dweight, dbias, NULL};
     reference_linear_cross_entropy_backward(&in.problem, &gradients);
     check_gradient("dx", &in, in.x, dx, T * D);
     check_gradient("dweight", &in, in.weight, dweight, V * D);

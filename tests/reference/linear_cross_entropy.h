@@ -17,6 +17,7 @@ typedef struct reference_lce_problem {
   const double *class_weight;      /* (classes) */
   const double *token_weight;      /* (tokens) */
   double inverse_temperature, softcap, z_loss, label_smoothing;
+  int dz_kind; /* a tigon_kind: what the plain composition rounds the gradients of logits to */
 } reference_lce_problem;
 
 /* (tokens) each; argmax is -1 where there is none. */
@@ -28,6 +29,7 @@ typedef struct reference_lce_outputs {
 typedef struct reference_lce_gradients {
   const double *d_loss, *d_lse, *d_entropy; /* (tokens) */
   double *dx, *dweight, *dbias;
+  double *walks; /* (3): of each of these, the root of the largest element's sum of squared terms */
 } reference_lce_gradients;
 
 void reference_linear_cross_entropy(const reference_lce_problem *p, const reference_lce_outputs *o);
