@@ -242,7 +242,7 @@ static inline void lce_describe(const lce_case *c) {
 /* Expected outputs, dense: the oracle's or the plain composition's. */
 typedef struct lce_expected {
   double *loss, *nll, *lse, *entropy, *dx, *dweight, *dbias;
-  double *z; /* (tokens, classes), the oracle's alone, of tokens that take part */
+  double *z;       /* (tokens, classes), the oracle's alone, of tokens that take part */
   double walks[3]; /* of dx, dweight and dbias */
 } lce_expected;
 

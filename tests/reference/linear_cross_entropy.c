@@ -7,10 +7,10 @@
 
 #include "base/dtype.h"
 
-#define NAME(name) reference_##name
-#define EXP        exp
-#define LOG        log
-#define TANH       tanh
+#define NAME(name)     reference_##name
+#define EXP            exp
+#define LOG            log
+#define TANH           tanh
 #define ROUND(kind, v) ((void)(kind), (v))
 typedef double reference_real;
 #define real reference_real
@@ -22,10 +22,10 @@ typedef double reference_real;
 #undef TANH
 #undef ROUND
 
-#define NAME(name) plain_##name
-#define EXP        expf
-#define LOG        logf
-#define TANH       tanhf
+#define NAME(name)     plain_##name
+#define EXP            expf
+#define LOG            logf
+#define TANH           tanhf
 #define ROUND(kind, v) tigon_round_to((tigon_kind)(kind), v)
 typedef float plain_real;
 #define real plain_real
