@@ -152,7 +152,7 @@ TIGON_API tigon_status tigon_linear_cross_entropy_merge_workspace(const tigon_ex
  * its part of dx: the sum over shards is the gradient, so dx should be float32 there, and be rounded after the sum.
  * A column with z = -inf has p = 0: its gradient is 0, or -g a / C w_v * inverse_temperature with label smoothing.
  *
- * Workspace: O(T * D + T * tile) in fp32, never T * V; see docs/linear_cross_entropy.md for the formula.
+ * Workspace: O(T * D + T * tile), never T * V; see docs/linear_cross_entropy.md for the formula.
  */
 typedef struct tigon_linear_cross_entropy_backward_args {
   uint32_t size;

@@ -4,12 +4,12 @@
  *
  * Rows come in groups (the experts of a mixture), each with a matrix of its own; a group's rows begin at a multiple of
  * 64. The host knows no row counts: tiles are numbered through the groups, a counter in device memory may hand them out,
- * and the bringing warpgroup's first warp finds the tile to a number and publishes it. A tile with at most 64 rows is
+ * and a warp of the bringing warpgroup finds the tile to a number and publishes it. A tile with at most 64 rows is
  * multiplied by one warpgroup alone.
  *
  * Blocks may work in pairs, clusters of two, on neighbouring tiles of one group: two tiles of rows with the same columns,
  * or, for a last tile of rows that has no neighbour, the same rows with two tiles of columns. What they have in common
- * each brings half of, to both, which spares the second-level cache a third of its reads. A stage is empty when both
+ * each brings half of, or in turns all of, to both, which spares the second-level cache a third of its reads. A stage is empty when both
  * have used it.
  *
  * Warpgroups may also have tiles of their own, in turns (multiply_alone): one multiplies while the other stores.
@@ -47,7 +47,7 @@ struct tile {
  * product_rows. */
 template <int STAGE_COUNT, int BOXES, int CLUSTER, bool WEAVES = false, int M = PRODUCT_M, int N = PRODUCT_N>
 struct product_shared {
-  static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER, m = M, n = N;
+  static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER;
   static constexpr bool weaves = WEAVES;
   static constexpr int unrolled = BOXES > 2 ? 1 : 4; /* steps: a long epilogue leaves no registers for more */
   char a[STAGE_COUNT][M * ROW_BYTES];

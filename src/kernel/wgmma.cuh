@@ -1,5 +1,5 @@
 /*
- * Products on the tensor cores of Hopper: 64 x n x 16, n = 128, 192 or 256, operands in shared memory, sums in
+ * Products on the tensor cores of Hopper: 64 x n x 16, n = 192 or 256, operands in shared memory, sums in
  * registers.
  *
  * Operands lie in blocks of 128 bytes by 8 rows under the 128-byte swizzle, as bulk copies with CU_TENSOR_MAP_SWIZZLE_128B
@@ -75,7 +75,6 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
                  : WGMMA_SUMS_##sums(d)                                                         \
                  : "l"(a), "l"(b), "r"((int)adds), "n"(A_MAJOR), "n"(B_MAJOR));                 \
   }
-WGMMA(128, 64, "%64", "%65", "%66", "%67", "%68")
 WGMMA(192, 96, "%96", "%97", "%98", "%99", "%100")
 WGMMA(256, 128, "%128", "%129", "%130", "%131", "%132")
 

@@ -60,6 +60,8 @@ static const moe_case large[] = {
     {.tokens = 400, .choices = 3, .width = 200, .inner = 392, .experts = 9, .options = MOE_ACCUMULATE | MOE_LIMITED},
     {.tokens = 64, .choices = 1, .width = 128, .inner = 128, .experts = 4096},
     {.tokens = 2400, .choices = 1, .width = 136, .inner = 600, .experts = 1},
+    {.tokens = 350, .choices = 2, .width = 320, .inner = 576, .experts = 3},
+    {.tokens = 350, .choices = 2, .width = 320, .inner = 576, .experts = 3, .options = MOE_TRANSPOSED | MOE_ACCUMULATE},
 };
 
 static void test_large_cases(void **state) {

@@ -266,12 +266,12 @@ static inline bool lce_left_out(const lce_tensors *t, int64_t token) {
   return target == (double)(t->c.ignore_index ? t->c.ignore_index : -100) || target < 0 || target >= (double)t->classes;
 }
 
-/* The oracle's view of the inputs: copies, for lce_problem_free. */
 /* The gradients of logits are rounded to bfloat16. */
 static inline bool lce_narrow_dz(const lce_tensors *t) {
   return t->x.kind == TIGON_BF16 && t->weight.kind == TIGON_BF16;
 }
 
+/* The oracle's view of the inputs: copies, for lce_problem_free. */
 static inline reference_lce_problem lce_problem(const lce_tensors *t) {
   const lce_case *c = &t->c;
   int64_t *target = malloc(((size_t)c->tokens + 1) * sizeof *target);
@@ -406,12 +406,13 @@ static inline double lce_statistic_bound(const lce_tensors *t, const double *ora
   return peak > 0 ? 5e-7 * fmax(1, t->magnitude * (oracle == loss ? t->loss_scale : 1) / peak) : 0;
 }
 
-/* Besides, what rounding dz to bfloat16 makes of a sum: its terms, each off by at most 2^-9 of itself, walk 7 standard
- * deviations of the largest sum. walk: of reference_lce_gradients. */
+/* Besides, what rounding dz to bfloat16 makes of a sum, whose terms are each off by at most 2^-8 of themselves: 3.5
+ * standard deviations of the largest sum if all its terms stand just above powers of two, 4.8 if they stand anywhere.
+ * walk: of reference_lce_gradients. */
 static inline double lce_gradient_bound(const lce_tensors *t, const double *oracle, int64_t n, double walk) {
   const double bound = (t->c.gradient_bound > 0 ? t->c.gradient_bound : 1e-6) * t->magnitude;
   const double peak = lce_peak(oracle, n);
-  return bound + (lce_narrow_dz(t) && peak > 0 ? 7 / sqrt(3) * 0x1p-9 * walk / peak : 0);
+  return bound + (lce_narrow_dz(t) && peak > 0 ? 3.5 / sqrt(3) * 0x1p-8 * walk / peak : 0);
 }
 
 static inline void lce_gradient_gate(const lce_tensors *t, const char *output, const test_tensor *got,

@@ -29,7 +29,7 @@ typedef struct reference_lce_outputs {
 typedef struct reference_lce_gradients {
   const double *d_loss, *d_lse, *d_entropy; /* (tokens) */
   double *dx, *dweight, *dbias;
-  double *walks; /* (3): of each of these, the root of the largest element's sum of squared terms */
+  double *walks; /* (3): of each of these, the root of the largest finite sum of an element's squared terms */
 } reference_lce_gradients;
 
 void reference_linear_cross_entropy(const reference_lce_problem *p, const reference_lce_outputs *o);

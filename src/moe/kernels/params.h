@@ -102,7 +102,7 @@ typedef struct moe_weights_params {
   int64_t wide_group, wide_row;     /* strides in elements */
   const int32_t *first_row;
   const char *outer_rows, *inner_rows; /* of which an expert's are prefetched */
-  int32_t outer_row_bytes, inner_row_bytes;
+  int64_t outer_row_bytes, inner_row_bytes;
   int32_t groups, parts, first_part, outer_width, inner_width, outer_tiles, inner_tiles;
   int32_t inner_part;  /* columns from one part to the next */
   int32_t inner_whole; /* 1: its map has boxes of a tile's width, (64, rows, blocks of 64 columns) */

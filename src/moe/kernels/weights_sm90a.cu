@@ -35,8 +35,8 @@ __device__ __forceinline__ void prefetch_rows(const moe_weights_params &p, int g
   const int end = p.first_row[group + 1];
   for (int row = p.first_row[group] + (int)(blockIdx.x + threadIdx.x % 32 * gridDim.x); row < end;
        row += 32 * gridDim.x) {
-    bulk_prefetch(p.outer_rows + (int64_t)row * p.outer_row_bytes, p.outer_row_bytes);
-    bulk_prefetch(p.inner_rows + (int64_t)row * p.inner_row_bytes, p.inner_row_bytes);
+    bulk_prefetch(p.outer_rows + row * p.outer_row_bytes, (int)p.outer_row_bytes);
+    bulk_prefetch(p.inner_rows + row * p.inner_row_bytes, (int)p.inner_row_bytes);
   }
 }
 
