@@ -153,7 +153,7 @@ static void sum_columns(void *context, int64_t chunk, int slot) {
     const int64_t end = begin + BIAS_ROWS < rows ? begin + BIAS_ROWS : rows;
     float part[BIAS_COLUMNS] = {0};
     for (int64_t i = begin; i < end; i++) {
-      float dz[BIAS_COLUMNS];
+      float dz[BIAS_COLUMNS] = {0};
       tigon_load_row(dz, dz_at(plan, i, j0), plan->dz_kind, n);
       for (int64_t j = 0; j < n; j++) part[j] += dz[j];
     }
