@@ -198,7 +198,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("receipt")
     parser.add_argument("--rows", choices=("one", "few", "tokens", "all"), default="all",
-                        help="one: the first model at 8192 tokens; few: each model there; tokens: the first at others (default: %(default)s)")
+                        help="one: the first model at 8192 tokens; few: each model there; tokens: the first at others "
+                             "(default: %(default)s)")
     parser.add_argument("--providers", nargs="+", choices=("tigon", *moe_peers.PEERS), default=("tigon", "torch grouped_mm"),
                         help="default: %(default)s")
     parser.add_argument("--add", action="store_true",

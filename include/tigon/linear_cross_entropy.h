@@ -29,8 +29,8 @@
  *
  * Rounding points (CPU): logits stay in fp32 and are never rounded, nor are their gradients, but that these are rounded
  * once to bfloat16 where x and weight are both bfloat16; outputs per token are float32; dx, dweight and dbias are
- * summed in fp32 and rounded once. entropy is formed as ln S - D / S from running
- * sums relative to the maximum, so it has no cancellation when lse is large. nll and entropy are never below 0.
+ * summed in fp32 and rounded once. entropy is formed as ln S - D / S from running sums relative to the maximum, so it
+ * has no cancellation when lse is large. nll and entropy are never below 0.
  *
  * A column with z = -inf has p = 0 and adds nothing to lse and entropy; a token whose columns all are -inf has NaN in
  * its outputs (argmax -1, correct 0). With label smoothing such a column makes the loss infinite, as in torch. A finite

@@ -139,9 +139,8 @@ def linear_cross_entropy(x, weight, target, bias=None, *, reduction="mean", igno
     x: (..., D); weight: (V, D); bias: None or (V): float32, float16 or bfloat16, in any mix. target: (...) int32 or
     int64. class_weight: (V) float32; token_weight: (...) float32. Logits, their gradients and sums are float32, but that
     gradients of logits are rounded to bfloat16 where x and weight are; gradients are rounded once, to their tensor's
-    dtype. Tokens with target ignore_index have 0 everywhere (argmax
-    -1). vocab_size: the number of classes where weight has rows of padding behind them, which count nowhere (0: all
-    rows).
+    dtype. Tokens with target ignore_index have 0 everywhere (argmax -1). vocab_size: the number of classes where weight
+    has rows of padding behind them, which count nowhere (0: all rows).
 
     reduction "mean" (as torch: divided by the tokens that are not ignored, or by the class weights of their targets),
     "sum", or "none". extra names further outputs per token, "nll", "lse", "entropy", "argmax" (int64), "correct"

@@ -9,8 +9,8 @@
  *
  * Blocks may work in pairs, clusters of two, on neighbouring tiles of one group: two tiles of rows with the same columns,
  * or, for a last tile of rows that has no neighbour, the same rows with two tiles of columns. What they have in common
- * each brings half of, or in turns all of, to both, which spares the second-level cache a third of its reads. A stage is empty when both
- * have used it.
+ * each brings half of, or in turns all of, to both, which spares the second-level cache a third of its reads. A stage is
+ * empty when both have used it.
  *
  * Warpgroups may also have tiles of their own, in turns (multiply_alone): one multiplies while the other stores.
  *
@@ -43,14 +43,13 @@ struct tile {
   int part, down; /* used by products whose groups have several matrices, and rows of their own */
 };
 
-/* Tiles of M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. WEAVES:
+/* Tiles of PRODUCT_M by N, for clusters of one block or two. BOXES: of 64 x 64 bf16, for each multiplying warpgroup. WEAVES:
  * product_rows. */
-template <int STAGE_COUNT, int BOXES, int CLUSTER, bool WEAVES = false, int M = PRODUCT_M, int N = PRODUCT_N>
-struct product_shared {
+template <int STAGE_COUNT, int BOXES, int CLUSTER, bool WEAVES = false, int N = PRODUCT_N> struct product_shared {
   static constexpr int stages = STAGE_COUNT, boxes = BOXES, cluster = CLUSTER;
   static constexpr bool weaves = WEAVES;
   static constexpr int unrolled = BOXES > 2 ? 1 : 4; /* steps: a long epilogue leaves no registers for more */
-  char a[STAGE_COUNT][M * ROW_BYTES];
+  char a[STAGE_COUNT][PRODUCT_M * ROW_BYTES];
   char b[STAGE_COUNT][N * ROW_BYTES];
   char box[2][BOXES][BOX_BYTES];
   uint64_t full[STAGE_COUNT], empty[STAGE_COUNT];         /* by the bringing warpgroup; by each warp that multiplies */
@@ -109,7 +108,7 @@ __device__ __forceinline__ void product_end() { cluster_barrier(); }
 template <int CLUSTER> __device__ __forceinline__ int numbers_before(const product_tiles &tiles, int group) {
   if constexpr (CLUSTER == 1) return tiles.first_tile[group] * tiles.columns;
   const int pairs = tiles.first_pair[group], alone = tiles.first_tile[group] - 2 * pairs;
-  return pairs * tiles.columns + alone * ((tiles.columns + 1) / 2);
+  return product_numbers(pairs, alone, tiles.columns);
 }
 
 /* This block's tile of that number, by a warp. group: where the last search ended; numbers rise. */

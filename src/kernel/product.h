@@ -41,6 +41,11 @@ typedef struct product_place {
   int down, column, shared;
 } product_place;
 
+/* How many numbers clusters of two have for pairs of tiles of rows, and tiles without a neighbour. */
+PRODUCT_FN int product_numbers(int pairs, int alone, int columns) {
+  return pairs * columns + alone * ((columns + 1) / 2);
+}
+
 /* The tile of the block `rank` in its cluster, where `number` of the group's numbers came before. */
 PRODUCT_FN product_place product_place_of(product_rows rows, int columns, int number, int rank) {
   const int count = rows.tiles / rows.cluster, lone = rows.tiles - count * rows.cluster;

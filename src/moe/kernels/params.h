@@ -19,7 +19,7 @@ enum { MOE_MOST_CHUNKS = 256 };
 enum { MOE_PLAN_THREADS = 1024 };
 
 /* Of a tile of weight gradients, along I and along D. */
-enum { MOE_WEIGHTS_INNER = 192, MOE_WEIGHTS_OUTER = 128 };
+enum { MOE_WEIGHTS_INNER = 192, MOE_WEIGHTS_OUTER = PRODUCT_M };
 
 /* The device's plan: plan.h's, in chunks of routes. A warp works on a chunk. */
 typedef struct moe_plan_params {

@@ -10,12 +10,12 @@
  */
 #include "moe/kernels/bring.cuh"
 
-typedef product_shared<4, 2, 2, false, MOE_WEIGHTS_OUTER, MOE_WEIGHTS_INNER> weights_shared;
+typedef product_shared<4, 2, 2, false, MOE_WEIGHTS_INNER> weights_shared;
 enum { OUTER = MOE_WEIGHTS_OUTER, INNER = MOE_WEIGHTS_INNER };
 
 __device__ __forceinline__ tile weight_tile(const moe_weights_params &p, int number) {
   const product_rows inner = {p.parts * p.inner_tiles, weights_shared::cluster, 0};
-  const int lone = inner.tiles % 2, each = inner.tiles / 2 * p.outer_tiles + lone * ((p.outer_tiles + 1) / 2);
+  const int each = product_numbers(inner.tiles / 2, inner.tiles % 2, p.outer_tiles);
   tile t = {};
   t.group = number / each;
   if (t.group >= p.groups) return t;
