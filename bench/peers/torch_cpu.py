@@ -193,11 +193,12 @@ class Peer:
 
     def __init__(self):
         self.inputs, self.family, self.scale, self.runs = {}, None, 1.0, {}
+        self.kind, self.slow = None, {}  # (family, dtype); elements and seconds of who was left out of such a row
 
     def prepare(self, family, dtype, scale):
         self.runs, self.inputs = {}, {}
         give_memory_back()
-        self.family, self.scale = FAMILIES[family], scale
+        self.family, self.scale, self.kind = FAMILIES[family], scale, (family, dtype)
         return {}
 
     def shared(self, dtype, shape, size):
@@ -213,7 +214,12 @@ class Peer:
 
     def ready(self):
         left_out = []
+        size = sum(tensor.numel() for tensor in self.inputs.values())
         for provider in self.family(self.inputs, self.scale):
+            fewer, seconds = self.slow.get((*self.kind, provider.name), (size + 1, 0.0))
+            if fewer <= size:
+                left_out.append(f"{provider.name}: took {seconds:.0f} s for a smaller row")
+                continue
             run = Run(provider, self.inputs)
             try:
                 seconds = run.forward()
@@ -221,6 +227,7 @@ class Peer:
                     seconds += run.backward()
                 run.drop()
                 if seconds > PATIENCE:
+                    self.slow[(*self.kind, provider.name)] = size, seconds
                     left_out.append(f"{provider.name}: takes {seconds:.0f} s, more than {PATIENCE} s")
                 else:
                     self.runs[provider.name] = run

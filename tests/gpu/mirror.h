@@ -40,4 +40,36 @@ void mirror_start(mirror *m, const tigon_exec *exec, bool data);
 /* Waits for the device, checks the guards, copies outputs back. */
 void mirror_end(mirror *m);
 
+/* For functions that name the tensors of args: args' inputs are const, and the mirror only reads them. */
+#define MIRROR_INPUT(member)  mirror_add(m, (DLTensor **)(void *)&args->member, false)
+#define MIRROR_OUTPUT(member) mirror_add(m, &args->member, true)
+
+/* A query of an operation, on tensors that add(mirror, args) names. */
+#define MIRROR_QUERY(name, suffix, add)                                                                \
+  tigon_status __real_##name##suffix(const tigon_exec *exec, const name##_args *args, uint64_t *to);   \
+  tigon_status __wrap_##name##suffix(const tigon_exec *exec, const name##_args *args, uint64_t *to);   \
+  tigon_status __wrap_##name##suffix(const tigon_exec *exec, const name##_args *given, uint64_t *to) { \
+    mirror m = {0};                                                                                    \
+    name##_args args = *given;                                                                         \
+    add(&m, &args);                                                                                    \
+    mirror_start(&m, exec, false);                                                                     \
+    return __real_##name##suffix(&m.exec, &args, to);                                                  \
+  }
+
+/* The operation and the query of its workspace. Callers may give a shorter args struct. */
+#define MIRROR(name, add)                                                        \
+  tigon_status __real_##name(const tigon_exec *exec, const name##_args *args);   \
+  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *args);   \
+  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *given) { \
+    mirror m = {0};                                                              \
+    name##_args args = {0};                                                      \
+    memcpy(&args, given, given->size < sizeof args ? given->size : sizeof args); \
+    add(&m, &args);                                                              \
+    mirror_start(&m, exec, true);                                                \
+    const tigon_status status = __real_##name(&m.exec, &args);                   \
+    mirror_end(&m);                                                              \
+    return status;                                                               \
+  }                                                                              \
+  MIRROR_QUERY(name, _workspace, add)
+
 #endif

@@ -1,37 +1,32 @@
 /* moe on the device in place of the CPU, for test_moe_gpu.c (mirror.h). The saved block is mirrored as a whole. */
 #include "tests/gpu/mirror.h"
 
-#define WRAP(name, suffix, ...)                    \
-  tigon_status __real_##name##suffix(__VA_ARGS__); \
-  tigon_status __wrap_##name##suffix(__VA_ARGS__);
+#define WRAP(name)                                                             \
+  tigon_status __real_##name(const tigon_exec *exec, const name##_args *args); \
+  tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *args);
 
-WRAP(tigon_moe, , const tigon_exec *, const tigon_moe_args *)
-WRAP(tigon_moe, _workspace, const tigon_exec *, const tigon_moe_args *, uint64_t *)
-WRAP(tigon_moe, _saved, const tigon_exec *, const tigon_moe_args *, uint64_t *)
-WRAP(tigon_moe_backward, , const tigon_exec *, const tigon_moe_backward_args *)
-WRAP(tigon_moe_backward, _workspace, const tigon_exec *, const tigon_moe_backward_args *, uint64_t *)
-
-/* args' inputs are const: the mirror only reads them. */
-#define INPUT(member)  mirror_add(m, (DLTensor **)(void *)&args->member, false)
-#define OUTPUT(member) mirror_add(m, &args->member, true)
+WRAP(tigon_moe)
+WRAP(tigon_moe_backward)
 
 /* What forward and backward both read. */
-#define INPUTS INPUT(x), INPUT(topk_ids), INPUT(topk_weights), INPUT(gate), INPUT(up), INPUT(gate_up), INPUT(down)
+#define INPUTS                                                                                               \
+  MIRROR_INPUT(x), MIRROR_INPUT(topk_ids), MIRROR_INPUT(topk_weights), MIRROR_INPUT(gate), MIRROR_INPUT(up), \
+      MIRROR_INPUT(gate_up), MIRROR_INPUT(down)
 
 static void add_forward(mirror *m, tigon_moe_args *args) {
   INPUTS;
-  OUTPUT(out);
+  MIRROR_OUTPUT(out);
 }
 
 static void add_backward(mirror *m, tigon_moe_backward_args *args) {
-  INPUT(dout);
+  MIRROR_INPUT(dout);
   INPUTS;
-  OUTPUT(dx);
-  OUTPUT(d_topk_weights);
-  OUTPUT(d_gate);
-  OUTPUT(d_up);
-  OUTPUT(d_gate_up);
-  OUTPUT(d_down);
+  MIRROR_OUTPUT(dx);
+  MIRROR_OUTPUT(d_topk_weights);
+  MIRROR_OUTPUT(d_gate);
+  MIRROR_OUTPUT(d_up);
+  MIRROR_OUTPUT(d_gate_up);
+  MIRROR_OUTPUT(d_down);
 }
 
 tigon_status __wrap_tigon_moe(const tigon_exec *exec, const tigon_moe_args *given) {
@@ -69,15 +64,6 @@ tigon_status __wrap_tigon_moe_backward(const tigon_exec *exec, const tigon_moe_b
   return status;
 }
 
-#define QUERY(name, suffix, add)                                                                       \
-  tigon_status __wrap_##name##suffix(const tigon_exec *exec, const name##_args *given, uint64_t *to) { \
-    mirror m = {0};                                                                                    \
-    name##_args args = *given;                                                                         \
-    add(&m, &args);                                                                                    \
-    mirror_start(&m, exec, false);                                                                     \
-    return __real_##name##suffix(&m.exec, &args, to);                                                  \
-  }
-
-QUERY(tigon_moe, _workspace, add_forward)
-QUERY(tigon_moe, _saved, add_forward)
-QUERY(tigon_moe_backward, _workspace, add_backward)
+MIRROR_QUERY(tigon_moe, _workspace, add_forward)
+MIRROR_QUERY(tigon_moe, _saved, add_forward)
+MIRROR_QUERY(tigon_moe_backward, _workspace, add_backward)

@@ -96,6 +96,16 @@ def test_pytorch_computes_the_same(tmp_path):
         assert m["floor_ms"] == pytest.approx(ours["floor_ms"])
 
 
+def test_a_slow_provider_is_left_out_of_larger_rows_at_once(tmp_path):
+    pytest.importorskip("torch")
+    impatient = tmp_path / "peer.py"
+    impatient.write_text(PEER.read_text().replace("PATIENCE = 60 ", "PATIENCE = 0 "))
+    told = succeeded(bench("moe", "--python", sys.executable, "--peer", impatient)).stderr.decode().splitlines()
+    of_bfloat16 = [line for line in told if "moe bfloat16: eager" in line]
+    assert len(of_bfloat16) == 2, told
+    assert "takes 0 s, more than 0 s" in of_bfloat16[0] and "took 0 s for a smaller row" in of_bfloat16[1]
+
+
 def test_what_a_peer_is_told(tmp_path):
     log = tmp_path / "log"
     result = bench("rms_norm", fake="", env={"FAKE_PEER_LOG": str(log), "OPENBLAS_CORETYPE": "Haswell"})
