@@ -216,9 +216,9 @@ class Peer:
         left_out = []
         size = sum(tensor.numel() for tensor in self.inputs.values())
         for provider in self.family(self.inputs, self.scale):
-            fewer, seconds = self.slow.get((*self.kind, provider.name), (size + 1, 0.0))
-            if fewer <= size:
-                left_out.append(f"{provider.name}: took {seconds:.0f} s for a smaller row")
+            slow = self.slow.get((*self.kind, provider.name))
+            if slow and slow[0] <= size:
+                left_out.append(f"{provider.name}: took {slow[1]:.0f} s for a row no larger")
                 continue
             run = Run(provider, self.inputs)
             try:

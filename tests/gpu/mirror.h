@@ -56,7 +56,7 @@ void mirror_end(mirror *m);
     return __real_##name##suffix(&m.exec, &args, to);                                                  \
   }
 
-/* The operation and the query of its workspace. Callers may give a shorter args struct. */
+/* The operation, whose args struct may be a shorter one, and the query of its workspace. */
 #define MIRROR(name, add)                                                        \
   tigon_status __real_##name(const tigon_exec *exec, const name##_args *args);   \
   tigon_status __wrap_##name(const tigon_exec *exec, const name##_args *args);   \
